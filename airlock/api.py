@@ -449,7 +449,7 @@ def verify(
     named = {} if net is None else {"net": MEMORY if isinstance(net, nn.Module) else net}
 
     def make(network: NetworkSummary) -> nn.Module:
-        return create(named["net"], network.input_shape, len(network.classes), seed=0)
+        return create(named["net"], network.input_shape, network.outputs, seed=0)
 
     with _held(net):
         return verify_bundle(

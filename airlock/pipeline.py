@@ -518,7 +518,7 @@ def _teacher(made: card.Card, safe: Vault) -> tuple[nn.Module, tuple[str, ...], 
         return None
     if kept_there is None:
         return None
-    net = nets.create(name, made.network.input_shape, len(made.network.classes), seed=0)
+    net = nets.create(name, made.network.input_shape, made.network.outputs, seed=0)
     net.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in kept_there.items()})
     return net.eval(), made.network.classes, made.guarantee.delta
 

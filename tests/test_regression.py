@@ -27,11 +27,15 @@ from airlock.bundle.rendering import page
 from airlock.bundle.reports import dpia, nist
 from airlock.bundle.verify import verify
 from airlock.cli import app
+from airlock.comparison.paid import as_search
 from airlock.comparison.settings import CompareConfig
-from airlock.config import STEPS, ReleaseConfig, from_table, parse
+from airlock.config import STEPS, ReleaseConfig, from_table, load, parse
 from airlock.errors import AirlockError, ConfigError
 from airlock.mechanisms import Stream
+from airlock.methods.case import Case
 from airlock.methods.config_case import of_config
+from airlock.methods.student import ensemble
+from airlock.methods.twin import sharded
 from airlock.pipeline import audit_bundle, make_release, plan_release, train_openly, try_config
 from airlock.training import Run
 from tests.bundle.forging import seal
@@ -40,8 +44,17 @@ from tests.faults.plants import noise_over
 COLUMNS = {"age": {"min": 18, "max": 90}, "weight": {"min": 30, "max": 150}, "sex": ["f", "m"]}
 DAYS = {"min": 0, "max": 100, "unit": "days"}
 QUICK = {"steps": 60, "lot_size": 400, "learning_rate": 0.3, "ema": 0.0}
-SETTINGS = {"weights/gaussian": QUICK, "weights/head": {"steps": 50, "pairs": False}}
-PROVED = ("weights/gaussian", "weights/head", "answers/head")
+PUPIL = {"teacher": "mlp", "hint_epochs": 0, "teacher_epochs": 30, "rounds": 20}
+SETTINGS = {
+    "weights/gaussian": QUICK,
+    "weights/head": {"steps": 50, "pairs": False},
+    "student/private-teacher": {**PUPIL, "private": {"steps": 40, "lot_size": 300}},
+    "student/ensemble": {**PUPIL, "queries": 40, "teachers": 40},
+}
+OF_STUDENTS = {"net": "mlp", "split": {"public": 0.2}}
+PROVED = (
+    "weights/gaussian", "weights/head", "answers/head", "twin/sharded", "student/private-teacher", "student/ensemble"
+)  # fmt: skip
 Write = Callable[[list[str]], Path]
 
 
@@ -61,7 +74,7 @@ def config(source: Path, method: str = "weights/gaussian", **changes: Any) -> Re
                  "columns": COLUMNS},
         "settings": SETTINGS.get(method, {}),
     }  # fmt: skip
-    return from_table(table | changes)
+    return from_table(table | (OF_STUDENTS if channel == "student" else {}) | changes)
 
 
 def with_data(source: Path, **changes: Any) -> ReleaseConfig:
@@ -318,17 +331,30 @@ def test_where_no_method_is_named_one_for_the_task_is_chosen(table: Path) -> Non
         plan_release(from_table({**free, "channel": "features"}))
 
 
-def test_comparisons_and_open_training_refuse_it(table: Path) -> None:
+def test_advice_is_given_and_comparisons_and_open_training_refuse_it(table: Path, tmp_path: Path) -> None:
     own = config(table).data.model_dump(exclude_none=True)
-    with pytest.raises(ConfigError, match="predicts classes|classes"):
-        parse(CompareConfig, {"data": own, "epsilons": [1.0], "delta": 1e-5})
+    asked = parse(CompareConfig, {"data": own, "epsilons": [1.0], "delta": 1e-5, "split": {"public": 0.2}})
+    found = airlock.advise(asked, write=tmp_path / "advised.toml")
+    assert found.method == "weights/head"
+    assert {one.method for one in found.ranking if one.recommended} >= {
+        "twin/sharded",
+        "weights/gaussian",
+        "answers/head",
+    }
+    assert plan_release(load(tmp_path / "advised.toml")).method == "head"
+    with pytest.raises(ConfigError, match="classes to compare methods by"):
+        airlock.compare(asked, tmp_path / "compared")
+    with pytest.raises(ConfigError, match="classes to compare methods by"):
+        as_search(asked)
     with pytest.raises(AirlockError, match="classes"):
         train_openly(config(table))
+    assert not (tmp_path / "compared").exists()
 
 
 # The court, on the configuration itself.
 
 
+@pytest.mark.filterwarnings("ignore:the noise:airlock.errors.AirlockWarning")  # a small release is mostly noise
 @pytest.mark.parametrize("method", PROVED)
 def test_the_court_tries_a_regression(table: Path, method: str) -> None:
     chosen = config(table, method, epsilon=1.0)
@@ -337,7 +363,8 @@ def test_the_court_tries_a_regression(table: Path, method: str) -> None:
     assert not found.refuted
 
 
-@pytest.mark.parametrize("method", PROVED)
+@pytest.mark.filterwarnings("ignore:the noise:airlock.errors.AirlockWarning")  # a small release is mostly noise
+@pytest.mark.parametrize("method", [name for name in PROVED if name != "student/ensemble"])  # below, on its own case
 def test_the_court_refutes_a_regression_with_a_tenth_of_its_noise(
     table: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,3 +372,37 @@ def test_the_court_refutes_a_regression_with_a_tenth_of_its_noise(
     made = config(table, method, epsilon=1.0)
     case = of_config(methods.build, made, data.describe(made), Run())
     assert airlock.auditing.judge(case, Stream.from_seed(1), 600, seconds=1e9).refuted
+
+
+@pytest.mark.parametrize("case_of", [sharded.case_of_numbers, ensemble.case_of_numbers])
+def test_methods_over_shards_have_a_case_of_numbers_that_a_quarter_of_the_noise_fails(
+    case_of: Callable[[float, float], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_of(1.0, 1e-5)
+    assert not airlock.auditing.judge(case, Stream.from_seed(1), 300, seconds=1e9).refuted
+    noise_over(4.0)(monkeypatch)
+    assert airlock.auditing.judge(case, Stream.from_seed(1), 2000, seconds=1e9).refuted
+
+
+def test_the_record_turns_one_teachers_number_round_in_all_its_answers() -> None:
+    made = ensemble.court_config(1.0, 1e-5, task="regression")
+    channel = ensemble.Ensemble(made, ensemble.COURT_FACTS_OF_NUMBERS)
+    questions = ensemble.court_questions(channel)
+    one, other = (ensemble.court_moves(channel, questions, known) for known in (True, False))
+    assert torch.equal(one[1], other[1])
+    assert (one[0, :, 0] < -ensemble.COURT_BOUND).all()
+    assert (other[0, :, 0] > ensemble.COURT_BOUND).all()
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "says"),
+    [
+        ("student/private-teacher", {"match": "logits"}, "settings.match where a number"),
+        ("student/private-teacher", {"temperature": 2.0}, "settings.temperature where a number"),
+        ("student/ensemble", {"select": "k-centre"}, "settings.select where a number"),
+        ("student/ensemble", {"answers": "votes"}, 'settings.answers = "residuals" or "matrix"'),
+    ],
+)
+def test_settings_about_classes_are_refused(table: Path, method: str, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        plan_release(config(table, method, settings={**PUPIL, **settings}))

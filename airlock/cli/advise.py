@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\s*(?:-|–|to)\s*({_NUMBER})")
+_TARGET = re.compile(rf"({_NUMBER})\s*(?:\.\.|-|–|to)\s*({_NUMBER})(?:\s+(\S.*))?")
 
 
 @translate_errors
@@ -43,6 +44,12 @@ def advise(
     label: str | None = typer.Option(None, "--label", help="For a table: the column to predict.", show_default=False),
     classes: str | None = typer.Option(
         None, "--classes", help="For your own data: the class names, such as no,yes.", show_default=False
+    ),
+    target: str | None = typer.Option(
+        None,
+        "--target",
+        help='For a number to predict: its range, such as 0..60 or "0..60 days".',
+        show_default=False,
     ),
     records: int | None = typer.Option(
         None, "--records", help="For your own data: the approximate number of records; public.", show_default=False
@@ -87,7 +94,7 @@ def advise(
 ) -> None:
     """Rank all methods for a need, before any record is read, and write the config of the first."""
     need = {"receives": receives, "runs_on": runs_on, "queries": queries, "public": public}
-    own = _declared(label, classes, records, column, shape) | _of_people(person, people)
+    own = _declared(label, classes, target, records, column, shape) | _of_people(person, people)
     asks = _ask_for(config, data, need)
     if asks:
         data = typer.prompt("Which records (a name from `airlock datasets`, or your file)", default="digits", err=True)
@@ -117,12 +124,14 @@ def advise(
 
 
 def _declared(
-    label: str | None, classes: str | None, records: int | None, columns: list[str], shape: str | None
-) -> dict[str, Any]:
+    label: str | None, classes: str | None, target: str | None, records: int | None, columns: list[str],
+    shape: str | None,
+) -> dict[str, Any]:  # fmt: skip
     """What is declared about the user's own data, as keys of a config."""
     read = dict(map(_column, columns)) or None
     known: dict[str, object] = {"data.label": label, "data.records": records, "data.columns": read}
     known |= {"data.classes": _classes(classes) if classes is not None else None}
+    known |= {"data.target": _target(target) if target is not None else None}
     known |= {"data.shape": parse_shape(shape) if shape is not None else None}
     return {key: value for key, value in known.items() if value is not None}
 
@@ -135,6 +144,20 @@ def _of_people(person: str | None, people: int | None) -> dict[str, Any]:
 def _classes(text: str) -> int | list[str]:
     """no,yes; or 10, for classes that are numbered 0 to 9."""
     return int(text) if text.strip().isdecimal() else [name.strip() for name in text.split(",")]
+
+
+def _target(text: str) -> dict[str, object]:
+    """0..60, 0-60 or 0..60 days: the range of the number that is predicted, and what it is measured in."""
+    found = _TARGET.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError("the range of a number, as 0..60 or 0..60 days", f"'{text}'")
+    low, high, unit = found.groups()
+    return {"min": float(low), "max": float(high), **({"unit": unit} if unit else {})}
+
+
+def _classes_or_target(text: str) -> dict[str, object]:
+    """Classes, or the range of a number, by the key that it belongs to."""
+    return {"data.target": _target(text)} if _TARGET.fullmatch(text) else {"data.classes": _classes(text)}
 
 
 def _column(text: str) -> tuple[str, object]:
@@ -199,6 +222,10 @@ OWN = (
 )
 HEADER = "Of {file} the header alone was read. These column names count as public: {names}."
 NONE = "-"
+CLASSES_OR_RANGE = (
+    "Its classes, such as no,yes (10: they are numbered 0 to 9), or the range of a number to predict, such as 0..60 "
+    "days"
+)
 
 
 def _ask_about(source: str, known: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +234,8 @@ def _ask_about(source: str, known: dict[str, Any]) -> dict[str, Any]:
 
     path = Path(source)
     table = path.suffix.lower() in (".csv", ".parquet", ".pq")
-    needed = ["data.label"] * table + ["data.classes", "data.records"] + ["data.columns"] * table
+    learnt = ["data.classes"] if "data.target" not in known else []
+    needed = ["data.label"] * table + learnt + ["data.records"] + ["data.columns"] * table
     needed += ["data.shape"] * path.is_dir()
     missing = [key for key in needed if key not in known]
     if not path.exists() or not missing:
@@ -216,7 +244,12 @@ def _ask_about(source: str, known: dict[str, Any]) -> dict[str, Any]:
     tell("", OWN)
     if names:
         tell("", HEADER.format(file=shown(path), names=", ".join(names)))
-    asked = {key: _ASKED[key](names) for key in missing if key != "data.columns"}
+    asked: dict[str, Any] = {}
+    for key in missing:
+        if key == "data.classes" and table:
+            asked |= _ask(CLASSES_OR_RANGE, _classes_or_target)
+        elif key != "data.columns":
+            asked[key] = _ASKED[key](names)
     if table and "data.person" not in known:
         asked |= _ask_whose([name for name in names if name != asked.get("data.label", known.get("data.label"))])
     if "data.columns" in missing:

@@ -58,7 +58,7 @@ def verify(
     from airlock.nets import create
 
     def make(network: NetworkSummary) -> nn.Module:
-        return create(str(net), network.input_shape, len(network.classes), seed=0)
+        return create(str(net), network.input_shape, network.outputs, seed=0)
 
     verdict = check(
         bundle,

@@ -17,7 +17,7 @@ from pathlib import Path
 from airlock import methods
 from airlock.comparison.advise import objection
 from airlock.comparison.matrix import chosen, try_plan
-from airlock.comparison.settings import CompareConfig
+from airlock.comparison.settings import CompareConfig, refuse_numbers
 from airlock.comparison.values import Skipped
 from airlock.config import ReleaseConfig, from_table
 from airlock.errors import AirlockError, ConfigError, Refused
@@ -56,6 +56,7 @@ def as_search(config: CompareConfig, data_dir: Path | None = None, recipient: st
         ConfigError: There is more than one ε, or another accountant than a search can have.
         Refused: Fewer than two methods can take part.
     """
+    refuse_numbers(config)
     epsilon = one_epsilon(config)
     found: dict[str, ReleaseConfig] = {}
     left_out = []

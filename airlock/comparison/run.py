@@ -24,7 +24,7 @@ from airlock.comparison.matrix import Matrix, Task, lay_out, mark
 from airlock.comparison.page import Comparison, write_page
 from airlock.comparison.pool import Ended, Pool
 from airlock.comparison.results import ComparisonFolder, FinishedCell, write
-from airlock.comparison.settings import CompareConfig
+from airlock.comparison.settings import CompareConfig, refuse_numbers
 from airlock.comparison.values import Cell, Dropped, MethodVerdict
 from airlock.errors import ConfigError, Interrupted
 from airlock.pipeline import tell_holder
@@ -98,6 +98,7 @@ def compare(
     """
     if jobs < 1:
         raise ConfigError("at least one job", f"{jobs}")
+    refuse_numbers(config)
     begin = time.monotonic()
     config = config.quick() if quick else config
     minutes = config.minutes if minutes is None else minutes

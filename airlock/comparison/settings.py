@@ -118,12 +118,6 @@ class CompareConfig(Frozen):
             raise ValueError("need.epsilon must be one of epsilons: the choice is made among methods that were run")
         return self
 
-    @model_validator(mode="after")
-    def _of_classes(self) -> Self:
-        if self.data.target is not None:
-            raise ValueError("comparisons and advice are about models that predict classes: leave out data.target")
-        return self
-
     @property
     def baseline(self) -> BaselineSettings:
         """How the model without privacy is trained."""
@@ -145,6 +139,7 @@ class CompareConfig(Frozen):
         table = {
             "channel": channel,
             "method": name or None,
+            "task": "classification" if self.data.target is None else "regression",
             "data": self.data.model_dump(exclude_none=True),
             "epsilon": epsilon,
             "delta": self.delta,
@@ -157,6 +152,21 @@ class CompareConfig(Frozen):
             "settings": self.settings.get(method, {}),
         }
         return parse(ReleaseConfig, table | more)
+
+
+def refuse_numbers(config: CompareConfig) -> None:
+    """Refuse to compare methods that predict a number; advice on them is given.
+
+    Raises:
+        ConfigError: A target is declared.
+    """
+    if config.data.target is not None:
+        raise ConfigError(
+            "classes to compare methods by",
+            "data.target, a number to predict",
+            "Cells, pages and the paid choice count how often a class is right.",
+            "Ask `airlock advise` instead, or make releases and read their cards.",
+        )
 
 
 def load(path: Path, overrides: Mapping[str, object] | None = None) -> CompareConfig:

@@ -37,6 +37,7 @@ from airlock.config import Column, ReadOff, SplitConfig, TargetRange
 from airlock.errors import ConfigError
 
 Part = Literal["private", "public", "test", "holdout"]
+Task = Literal["classification", "regression"]
 Array = NDArray[np.generic]
 _LAST = 1.0 - 2.0**-53  # the largest position: private
 _SHOWN = 20  # class names in an error
@@ -80,7 +81,7 @@ class Facts:
     target: TargetRange | None = None
 
     @property
-    def task(self) -> Literal["classification", "regression"]:
+    def task(self) -> Task:
         """What is learnt: which class a record has, or a number."""
         return "classification" if self.target is None else "regression"
 

@@ -21,9 +21,11 @@ The price: the noise stays as large as it was, while the records of all other cl
 weight buys recall of the rare class with the precision of everything else.
 
 *Balanced lots* would be the same at the same cost. If a record of class c entered a lot with probability q v_c instead
-of q, the record that costs most is one of the class with the largest probability, and the event would be that of q
-for all. The expected sum of gradients is then Σ q v_c clip(g), as it is with weights. Lots drawn that way vary more and
-save nothing but time, so there are only weights.
+of q, the event would be that of q for all: what a step gives with a record that is drawn with probability p ≤ q is the
+mixture (1 − p/q) P + (p/q) Q of what it gives without the record and with it at q, and divergences are convex, so the
+class with the largest probability costs most. The expected sum of gradients is then Σ q v_c clip(g), as it is with
+weights. Lots drawn that way save nothing but time, and measured they do no better (docs/config.md#rare-classes), so
+there are only weights.
 """
 
 from __future__ import annotations

@@ -57,9 +57,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from airlock.accounting.epsilon import Relation
-from airlock.config import STEPS
 from airlock.errors import TrainingError
-from airlock.training.losses import MIDDLE
+from airlock.training.losses import from_the_middle
 
 _UNIT = 2.0**-53  # float64's unit roundoff
 _MEMORY = 12  # pairs kept by L-BFGS
@@ -244,7 +243,7 @@ class HuberHead(ConvexHead):
 
     def targets(self, labels: Tensor) -> Tensor:
         """Steps of the declared range as distances from its middle."""
-        return (labels.double() / STEPS - MIDDLE).clamp(-0.5, 0.5)[:, None]
+        return from_the_middle(labels)
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """By how much outputs are off, at most κ."""

@@ -1,7 +1,8 @@
 """Where a step's gradient comes from: the protocol of the loop, the plain mean gradient, and other objectives.
 
-The objective is the mean cross-entropy, or the convexified loss of Lu et al. 2021. With ℓ
-a record's cross-entropy, n records and the L2 term on weight matrices alone (Eq. 22 and 23; 2λ is `l2`):
+The objective is the mean loss (the cross-entropy, or the squared error of a number), or the convexified loss of Lu et
+al. 2021. With ℓ a record's cross-entropy, n records and the L2 term on weight matrices alone (Eq. 22 and 23; 2λ is
+`l2`):
 
 * `over="records"`, as printed: (1/α) ln[(1/n) Σ exp(α ℓ)] + l2 ‖W‖². As α → 0 it is the mean, as α → ∞ the maximum.
 * `over="elements"`, as in the authors' code: the mean over all n·C elements of exp(−α y_c ln p_c), of which C − 1 in
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from airlock.training.class_weights import ClassWeights
+from airlock.training.losses import CROSS_ENTROPY, Loss
 
 Named = dict[str, Tensor]  # by the name of a parameter
 
@@ -108,28 +110,32 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """The mean cross-entropy with the L2 term of weight matrices: the paper's "original loss".
+    """The mean loss with the L2 term of weight matrices: with the cross-entropy, the paper's "original loss".
 
     Args:
         l2: The factor on the squared weights; twice as strong as torch's `weight_decay` of the same size, without
             biases.
         class_weights: How much a record of each class counts; all alike if left out.
+        loss: Of one record.
     """
 
     l2: float = 0.0
     class_weights: ClassWeights | None = None
+    loss: Loss = CROSS_ENTROPY
 
     @property
     def mark(self) -> dict[str, object]:
         """Its kind and figures."""
-        more = {} if self.class_weights is None else {"class_weights": list(self.class_weights.relative)}
+        more: dict[str, object] = {} if self.loss == CROSS_ENTROPY else {"loss": self.loss.name}
+        if self.class_weights is not None:
+            more["class_weights"] = list(self.class_weights.relative)
         return {"objective": "mean", "l2": self.l2, **more}
 
     def __call__(self, logits: Tensor, y: Tensor, weights: Tensor, parameters: Named) -> Tensor:
         """The sum over networks of mean loss and L2 term."""
         if self.class_weights is not None:
             weights = weights * self.class_weights.of(y).to(weights.dtype)
-        return (_each(logits, y) * weights).sum() + _penalty(self.l2, parameters)
+        return (_each(logits, y, self.loss) * weights).sum() + _penalty(self.l2, parameters)
 
 
 MEAN = MeanLoss()  # the default objective
@@ -165,8 +171,8 @@ class Convexified:
         return mean.sum() / self.alpha + _penalty(self.l2, parameters)
 
 
-def _each(logits: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="none").view_as(y)
+def _each(logits: Tensor, y: Tensor, loss: Loss = CROSS_ENTROPY) -> Tensor:
+    return loss.of(logits.flatten(0, -2), y.flatten()).view_as(y)
 
 
 def _penalty(l2: float, parameters: Named) -> Tensor | float:

@@ -49,6 +49,12 @@ def _squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     return (outputs[:, 0] - (y / STEPS - MIDDLE)).square()
 
 
+def from_the_middle(y: Tensor) -> Tensor:
+    """How far targets lie from the middle of their range, from −1/2 to 1/2: (records, 1) in float64."""
+    distance: Tensor = (y.double() / STEPS - MIDDLE).clamp(-0.5, 0.5)
+    return distance[:, None]
+
+
 MIDDLE = 0.5  # of the declared range: where an output of 0 lies
 CROSS_ENTROPY = Loss("cross-entropy", _cross_entropy)
 SQUARED_ERROR = Loss("squared error", _squared_error, STEPS)

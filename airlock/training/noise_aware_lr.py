@@ -14,16 +14,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from airlock.config import STEPS
 from airlock.data import Records
+from airlock.data.split import Task
 from airlock.training.devices import Resident
 from airlock.training.loop import Recipe, Run, fit, mix
-from airlock.training.outcomes import count_correct
+from airlock.training.outcomes import count_correct, outcomes_of
 from airlock.training.sampling import Shuffled
 
 _RECORDS, _DRAWS, _WEIGHTS, _HALVINGS = 2000, 3, 4096, 12
 
 
-def bearable(net: nn.Module, public: Records, noise: float, recipe: Recipe, loss: float, seed: int) -> float:
+def bearable(
+    net: nn.Module,
+    public: Records,
+    noise: float,
+    recipe: Recipe,
+    loss: float,
+    seed: int,
+    task: Task = "classification",
+) -> float:
     """The largest of 1, ½, ¼, ... by which the learning rate may be multiplied.
 
     Args:
@@ -31,28 +41,37 @@ def bearable(net: nn.Module, public: Records, noise: float, recipe: Recipe, loss
         public: The records, of which the first 2,000 are used.
         noise: The standard deviation on every number of a step's gradient.
         recipe: How the coming steps optimise.
-        loss: The fraction of these records that noise may cost.
+        loss: The fraction of these records that noise may cost; where a number is predicted, of their variance.
         seed: Public.
+        task: What the network predicts.
     """
     asked = Records(public.x[:_RECORDS], public.y[:_RECORDS])
-    least, wander, factor = count_correct(net, asked) / len(asked) - loss, wandering(noise, recipe, seed), 1.0
+    least, wander, factor = _quality(net, asked, task) - loss, wandering(noise, recipe, seed), 1.0
     for _ in range(_HALVINGS):
-        if shaken(net, asked, factor * wander, seed) >= least:
+        if shaken(net, asked, factor * wander, seed, task) >= least:
             break
         factor /= 2
     return factor
 
 
-def shaken(net: nn.Module, records: Records, wander: float, seed: int) -> float:
-    """The accuracy after every trainable weight is moved by noise of scale `wander`; the mean of three draws."""
+def _quality(net: nn.Module, records: Records, task: Task) -> float:
+    """The accuracy; where a number is predicted, R²."""
+    if task == "classification":
+        return count_correct(net, records) / len(records)
+    found, spread = outcomes_of(net, records, task), float(np.std(records.y / STEPS))
+    return 1.0 - (found.error_over_the_range / max(spread, 1e-6)) ** 2
+
+
+def shaken(net: nn.Module, records: Records, wander: float, seed: int, task: Task = "classification") -> float:
+    """The quality after every trainable weight is moved by noise of scale `wander`; the mean of three draws."""
     moved = [p for p in net.parameters() if p.requires_grad]
     start = [p.detach().clone() for p in moved]
-    right = 0
+    total = 0.0
     for draw in range(_DRAWS):
         _shake(moved, start, wander, torch.Generator().manual_seed(mix(seed, draw)))
-        right += count_correct(net, records)
+        total += _quality(net, records, task)
     _shake(moved, start, 0.0, torch.Generator())
-    return right / _DRAWS / len(records)
+    return total / _DRAWS
 
 
 def wandering(noise: float, recipe: Recipe, seed: int) -> float:

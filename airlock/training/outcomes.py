@@ -100,6 +100,11 @@ class Outcomes:
         """The fraction classified correctly; 0 if there are no records."""
         return self.correct / max(1, self.records)
 
+    @property
+    def error_over_the_range(self) -> float:
+        """Where a number is predicted: the root mean square error over the length of its range; 0 without records."""
+        return float(np.sqrt((((self.predicted - self.labels) / STEPS) ** 2).mean())) if self.records else 0.0
+
     def __repr__(self) -> str:
         return "Outcomes(not shown)"
 

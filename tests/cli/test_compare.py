@@ -16,7 +16,7 @@ from airlock.comparison import run as running
 from airlock.comparison.page import NOTES
 from airlock.comparison.run import Moment
 from airlock.comparison.settings import CompareConfig
-from airlock.config import load
+from airlock.config import TargetRange, load
 from tests.comparison.example import comparison
 
 runner = CliRunner()
@@ -162,6 +162,47 @@ def test_advise_asks_for_everything_about_a_file_and_writes_the_config(
     assert set(made.data.columns) == {"mean radius", "city"}
     assert (made.data.person, made.data.people, made.data.records) == ("who", 500, 2000)
     assert (made.data.classes, made.epsilon, made.method) == (("no", "yes"), 2.0, "head")
+
+
+def test_advise_asks_for_the_range_of_a_number_and_writes_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("stays.csv").write_text("age,days\n", encoding="utf-8")
+    monkeypatch.setattr(sys.modules["airlock.cli.advise"], "interactive", lambda: True)
+    answers = [
+        "stays.csv",
+        "days",
+        "0..60 days in hospital",
+        "2000",
+        "-",
+        "18..90",
+        "1",
+        "y",
+        "any",
+        "0",
+        "n",
+        "made.toml",
+    ]
+    told = runner.invoke(app, ["advise"], input="\n".join(answers) + "\n")
+    assert told.exit_code == 0, told.output
+    made = load(Path("made.toml"))
+    assert made.task == "regression"
+    assert made.data.target == TargetRange(min=0, max=60, unit="days in hospital")
+    assert (made.data.classes, made.channel, made.method) == (None, "weights", "head")
+    assert "features/noised: It cannot be made here. Expected a method for regression" in " ".join(told.stdout.split())
+
+
+@pytest.mark.parametrize(("text", "unit"), [("0..60", {}), ("0 - 60 days", {"unit": "days"}), ("0 to 6e1", {})])
+def test_the_range_of_a_number_is_an_option_too(text: str, unit: dict[str, str]) -> None:
+    from airlock.cli.advise import _classes_or_target, _target
+
+    assert _target(text) == {"min": 0.0, "max": 60.0, **unit}
+    assert _classes_or_target(text) == {"data.target": _target(text)}
+    assert _classes_or_target("no,yes") == {"data.classes": ["no", "yes"]}
+    refused = runner.invoke(app, ["advise", "--data", "digits", "--target", "many"])
+    assert refused.exit_code == 2
+    assert "the range of a number" in refused.stderr
 
 
 def test_advise_asks_only_for_what_was_not_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 
+import airlock.__main__
 import airlock.cli
 from airlock.cli.terminal import (
     print_json,
@@ -30,6 +32,23 @@ class _Interrupted:
 
     def __set_name__(self, owner: type, name: str) -> None:
         raise KeyboardInterrupt
+
+
+def test_ctrl_c_is_a_message_while_the_command_line_is_loaded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pressed:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name == "airlock.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "meta_path", [Pressed(), *sys.meta_path])
+    for name in [name for name in sys.modules if name.startswith("airlock.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(SystemExit) as ended:
+        airlock.__main__.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted: Ctrl-C.\n"
 
 
 def test_ctrl_c_is_a_message_even_where_a_class_is_made(capsys: pytest.CaptureFixture[str]) -> None:

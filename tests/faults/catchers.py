@@ -18,6 +18,7 @@ from airlock.auditing import judge, judge_one_run
 from airlock.mechanisms import Stream
 from airlock.methods import Canaries, Case
 from airlock.methods.student import ensemble
+from airlock.methods.twin import sharded
 from airlock.methods.weights.head import table_case
 from airlock.threads import one_thread
 from tests.faults import checks
@@ -58,6 +59,13 @@ def court_of_votes(pairs: int) -> Catcher:
         return ensemble.answers_case(made)
 
     return Catcher("court student/ensemble, votes", _tried(pairs), opened, long=True)
+
+
+@cache
+def court_of_numbers(name: str, pairs: int) -> Catcher:
+    """The court on a method over shards where a number is predicted."""
+    made = {"twin/sharded": sharded.case_of_numbers, "student/ensemble": ensemble.case_of_numbers}[name]
+    return Catcher(f"court {name}, a number", _tried(pairs), lambda: made(EPSILON, DELTA), long=name not in _COURT)
 
 
 @cache

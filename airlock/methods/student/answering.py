@@ -15,8 +15,9 @@ answers. Answers can be released in five ways:
     confident-votes  the same if the largest count plus N(0, z²) reaches a threshold (`SureVotes`): two
                 `GaussianDpEvent(z)` per query, whether it does or not; if not, the public teacher's answer stays
 
-B, K, Q and the queries must be public. The relation is add-remove. If records are replaced instead, the new record may
-lie in another shard, so two teachers change, and z is half of what is stated here.
+B, K, Q and the queries must be public. Where a number is predicted, "logits" are the single output: the first two ways
+are the same for it, and the others are about classes. The relation is add-remove. If records are replaced instead, the
+new record may lie in another shard, so two teachers change, and z is half of what is stated here.
 """
 
 from __future__ import annotations
@@ -128,15 +129,20 @@ class Answering:
         return SureVotes(classes, self.threshold * self.teachers, self.noise_multiplier)
 
 
+def centred(moves: Tensor) -> Tensor:
+    """Moves with mean 0 over the classes, which is the same to a softmax; a single output is a number, and stays."""
+    return moves - moves.mean(-1, keepdim=True) if moves.shape[-1] > 1 else moves
+
+
 def to_logits(
     noisy: Noisy, public: Tensor, answering: Answering, bound: float, temperature: float, shrink: bool
 ) -> Tensor:
     """What a student learns from, computed from a release and public figures alone: post-processing.
 
-    Moves have mean 0 over the classes, so the mean that noise gave them is subtracted. With `shrink` they are scaled by
-    the share of their squared size that noise does not explain (the positive part of James and Stein 1961). A label
-    becomes logits that are almost certain of it at this temperature, probabilities become the logits that give them
-    back at it. If too few teachers agreed on a label, the public logits stay.
+    Moves have mean 0 over the classes (`centred`), so the mean that noise gave them is subtracted. With `shrink` they
+    are scaled by the share of their squared size that noise does not explain (the positive part of James and Stein
+    1961). A label becomes logits that are almost certain of it at this temperature, probabilities become the logits
+    that give them back at it. If too few teachers agreed on a label, the public logits stay.
 
     Args:
         noisy: From `Answering.release`.
@@ -152,8 +158,8 @@ def to_logits(
     if answering.kind in UNBOUNDED:
         labels = torch.nn.functional.one_hot(found.nan_to_num(-torch.inf).argmax(1), found.shape[1]).float()
         return torch.where(found.isnan().any(1, keepdim=True), public.float(), labels * _SURE * temperature)
-    found = found - found.mean(1, keepdim=True)
+    found = centred(found)
     if shrink:
-        explained = found.shape[0] * (found.shape[1] - 1) * answering.noise(bound) ** 2
+        explained = found.shape[0] * max(1, found.shape[1] - 1) * answering.noise(bound) ** 2
         found = found * max(0.0, 1.0 - explained / max(float(found.square().sum()), 1e-300))
     return (public.double() + found).float()

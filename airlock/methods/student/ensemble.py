@@ -14,6 +14,9 @@ follow from public figures and records, and are the only thing the student gets 
 add-remove, and post-processing from there on. If records are replaced instead, two teachers may change, and z is half.
 Where the records say whose they are, shards are by person: a person with all her records has one teacher.
 
+Where a number is predicted, a teacher's answer is its single output, and a residual is how far it moves that: what is
+clipped, averaged and released is the same with one class, and so is the proof. Votes are about classes alone.
+
 Answers are drawn after all teachers are trained, and kept in the vault's checkpoint until the release is made, with a
 digest of the records and of everything else they were made from. A resumed run takes them from there, or is refused if
 any of that is different. The keys of the noise are never kept: if answers are missing, they are drawn with fresh noise.
@@ -30,7 +33,8 @@ every answer. Records are scaled until they fall into the shard where they are w
 so that the public teacher has no preference. The score is the best there is: the log-likelihood ratio of the answers
 with and without the record. Every kind of answers has its case. For votes and probabilities the teachers take long
 steps, so that each is almost certain of its class. With confident votes, how many answers are given at all is scored
-too: with the record the teachers disagree, and no class has the two votes that are required.
+too: with the record the teachers disagree, and no class has the two votes that are required. Where a number is
+predicted, label 1 is the upper end of the range and label 0 the lower one, and the same happens to its one output.
 """
 
 from __future__ import annotations
@@ -54,8 +58,9 @@ from torch import Tensor, nn
 
 from airlock.accounting import BudgetSchedule, calibrate, repeat
 from airlock.accounting.guarantee import Status
-from airlock.config import Positive, ReleaseConfig, from_table
+from airlock.config import STEPS, Positive, ReleaseConfig, TargetRange, from_table
 from airlock.data import Facts, Records, Split, shard
+from airlock.data.split import Task
 from airlock.errors import AirlockWarning, ConfigError
 from airlock.mechanisms import Randomness, Stream, bounded
 from airlock.methods.case import Case, Scores
@@ -73,19 +78,35 @@ from airlock.methods.contract import (
     check_executed,
 )
 from airlock.methods.student.answering import UNBOUNDED, Answering, Kind, Noisy, to_logits
-from airlock.methods.student.learning import HINTS, StudentTraining, check_split, hint_layers, with_free_rounds
+from airlock.methods.student.learning import (
+    HINTS,
+    StudentTraining,
+    check_split,
+    for_the_task,
+    hint_layers,
+    with_free_rounds,
+)
 from airlock.methods.student.teachers import (
     Index,
     TeacherSettings,
     ask_shards,
     lacking,
     make_pair,
+    measured,
     net_names,
+    objective_of,
     settings_for,
     taught,
 )
 from airlock.training import Recipe, Run, checkpoint, outcomes_of
-from airlock.training.distillation.distil import Asked, Cached, SoftLoss, at_places
+from airlock.training.distillation.distil import (
+    Asked,
+    Cached,
+    DistillationObjective,
+    SoftLoss,
+    SquaredLoss,
+    at_places,
+)
 from airlock.training.distillation.rounds import outputs
 from airlock.training.distillation.selection import select
 from airlock.training.distributed import digest
@@ -103,6 +124,7 @@ ASSUMPTIONS = (
 )
 RULE = "the median over teachers that learn from public records in the same way"
 _AUXILIARY, _REHEARSAL, _ANSWERS = "auxiliary", "rehearsal", "answers"
+_OF_CLASSES = ("select", "temperature", "threshold")  # settings
 _REHEARSED = 16  # teachers in the rehearsal that finds the bound
 _SMALLEST = 1e-6  # bound
 _WARNED = 1.0  # relative noise from which on a plan warns
@@ -110,6 +132,8 @@ _TEACHERS = 1.0  # times √(z n)
 _QUERIES = 1000  # at most, unless the settings say more
 COURT_TEACHERS, COURT_QUERIES, COURT_BOUND = 2, 4, 1e-3
 COURT_FACTS = Facts("court", (1,), ("0", "1"), 16, 1, "made up for the court")
+COURT_RANGE = TargetRange(min=0, max=1)
+COURT_FACTS_OF_NUMBERS = replace(COURT_FACTS, classes=(), target=COURT_RANGE)
 PAIR = (
     f"{COURT_TEACHERS} shards with a record of label 1 each, with and without a larger one of label 0 that reverses "
     f"one teacher in all {COURT_QUERIES} answers, all clipped"
@@ -190,6 +214,7 @@ class Ensemble(Channel[Answering]):
     status: ClassVar[Status] = "proven"
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     weighs_classes: ClassVar[bool] = True
+    tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
     small: ClassVar[Mapping[str, object] | None] = {
         "teachers": 4, "queries": 4, "select": "random", "hint_epochs": 0, "teacher_epochs": 2, "shard_epochs": 2,
     }  # fmt: skip
@@ -201,7 +226,9 @@ class Ensemble(Channel[Answering]):
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
         public = facts.expected("public", config.split)  # the student learns answers for all of them
-        self.settings = with_free_rounds(settings_for(config, facts, EnsembleSettings), config, facts, public)
+        settings = for_the_task(settings_for(config, facts, EnsembleSettings), config, facts, _OF_CLASSES)
+        self.settings = with_free_rounds(settings, config, facts, public)
+        self.learnt = objective_of(facts, self.class_weights)
         self.teacher_name, self.net_name = net_names(self.settings.teacher, config.net, facts)
         self.layers = hint_layers(self.settings, self.teacher_name, self.net_name)
         self.records = facts.expected("private", config.split)
@@ -217,6 +244,12 @@ class Ensemble(Channel[Answering]):
     def _check_used(self) -> None:
         """Refuse settings that would be ignored: they hide a mistake."""
         kind, given = self.settings.answers, self.settings.model_fields_set
+        if self.facts.task == "regression" and kind in UNBOUNDED:
+            raise ConfigError(
+                'settings.answers = "residuals" or "matrix" where a number is predicted',
+                f'"{kind}"',
+                "Teachers vote about classes, and here there are none.",
+            )
         if kind in UNBOUNDED and "bound" in given:
             raise ConfigError(
                 f'no settings.bound together with answers = "{kind}"', "one", "Such answers need no bound."
@@ -316,7 +349,7 @@ class Ensemble(Channel[Answering]):
 
     def execute(self, plan: Plan[Answering], split: Split, randomness: Randomness, run: Run) -> Executed:
         """Query the teachers once, teach the student with their answers, and release only the student."""
-        check_split(split, len(self.facts.classes), self.queries)
+        check_split(split, self.facts, self.queries)
         seed = randomness.seed
         stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": seed, **self.weighing})
         questions = self.questions(split.public, seed, stages)
@@ -324,13 +357,12 @@ class Ensemble(Channel[Answering]):
         executed = repeat(event, self.config.tuning_runs)
         net = self._student(questions, noisy, split.public, seed, stages)
         stages.forget(_AUXILIARY, _REHEARSAL, _ANSWERS, HINTS)
-        utility, public = outcomes_of(net, split.test), outcomes_of(questions.auxiliary, split.test)
         return Executed(
             artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
-            utility=utility,
+            utility=outcomes_of(net, split.test, self.facts.task),
             details={**plan.details, **self._bounds(questions.bound)},
-            inside={"public_teacher_accuracy": public.accuracy},
+            inside=measured("public_teacher", questions.auxiliary, split.test, self.facts),
         )
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:
@@ -347,7 +379,7 @@ class Ensemble(Channel[Answering]):
 
     def questions(self, public: Records, seed: int, stages: Stages) -> Questions:
         """The public teacher, the queries that it chooses, and the bound."""
-        auxiliary = taught(_AUXILIARY, self._teacher(seed), public, self.settings, seed, stages, self.class_weights)
+        auxiliary = taught(_AUXILIARY, self._teacher(seed), public, self.settings, seed, stages, self.learnt)
         inputs = at_places(public.x, stages.run.device)
         logits = outputs(auxiliary, inputs).cpu()
         places = select(self.settings.select, logits, self.queries, mix(seed, 9))
@@ -361,7 +393,7 @@ class Ensemble(Channel[Answering]):
         mixed = np.random.default_rng(mix(seed, 10)).permutation(len(public))
         middle = max(1, len(public) // 2)
         first, rest = public.take(mixed[:middle]), public.take(mixed[middle:] if len(public) > 1 else mixed)
-        start = taught(_REHEARSAL, self._teacher(seed), first, self.settings, seed, stages, self.class_weights)
+        start = taught(_REHEARSAL, self._teacher(seed), first, self.settings, seed, stages, self.learnt)
         rng = np.random.default_rng(mix(seed, 11))
         shards = [rng.integers(0, len(rest), self.each) for _ in range(_REHEARSED)]
         run = Run(device=stages.run.device, progress=stages.run.progress)
@@ -423,7 +455,7 @@ class Ensemble(Channel[Answering]):
         recipe = Recipe(steps=steps, learning_rate=s.shard_learning_rate, precision=s.precision)
         return ask_shards(
             start, records, shards, self.each, public, s.shard_public, queries, recipe, batch, seed, run, label,
-            self.class_weights,
+            self.learnt,
         )  # fmt: skip
 
     def _teacher(self, seed: int) -> nn.Module:
@@ -433,18 +465,26 @@ class Ensemble(Channel[Answering]):
         """Hints from the public teacher, then rounds with the noisy answers, and with its own for all other records."""
         s, places = self.settings, questions.places
         net = make_pair((self.teacher_name, self.net_name), self.layers, self.facts, seed)[1].to(stages.run.device)
-        training = StudentTraining(s, public, len(places), seed, stages)
+        training = StudentTraining(s, public, len(places), seed, stages, self.facts.task)
         if self.layers:
             training.learn_hints(net, questions.auxiliary, self.layers, Asked(questions.auxiliary, self.layers[0]))
         answers = questions.logits.clone()
         answers[torch.from_numpy(places)] = to_logits(
             noisy, questions.public, self.answering, questions.bound, s.temperature, s.shrink
         )
-        training.learn_in_rounds(net, SoftLoss(Cached(answers), s.temperature), asked=np.arange(len(public)))
+        training.learn_in_rounds(net, self._loss(answers), asked=np.arange(len(public)))
         return net
 
+    def _loss(self, answers: Tensor) -> DistillationObjective:
+        """Against softened answers; against numbers as they are, of which each lies in the declared range."""
+        if self.facts.task == "regression":
+            return SquaredLoss(Cached(answers.clamp(-0.5, 0.5)))
+        return SoftLoss(Cached(answers), self.settings.temperature)
 
-def court_config(epsilon: float, delta: float, kind: Kind = "residuals") -> ReleaseConfig:
+
+def court_config(
+    epsilon: float, delta: float, kind: Kind = "residuals", task: Task = "classification"
+) -> ReleaseConfig:
     """Networks of one layer; a teacher takes one step."""
     own: dict[str, object] = {"shard_learning_rate": 100.0} if kind in UNBOUNDED else {"bound": COURT_BOUND}
     if kind == "matrix":
@@ -465,17 +505,25 @@ def court_config(epsilon: float, delta: float, kind: Kind = "residuals") -> Rele
         "shard_learning_rate": 0.1,
         **own,
     }
-    table = {"channel": "student", "method": "ensemble", "data": "court", "net": "linear", "device": "cpu"}
+    table: dict[str, object] = {"channel": "student", "method": "ensemble", "data": "court", "net": "linear"}
+    if task == "regression":
+        table |= {"task": task, "data": {"source": "court", "target": COURT_RANGE.model_dump()}}
+    table |= {"device": "cpu"}
     split = {"public": 0.5, "test": 0.0, "holdout": 0.0}
     return from_table({**table, "epsilon": epsilon, "delta": delta, "split": split, "settings": settings})
 
 
 @cache
-def neighbours(seed: int) -> tuple[Records, Records]:
-    """With and without the record; the one that differs comes last and lies in the first shard."""
-    small, large = (_scaled(low, label, seed) for low, label in ((1.0, 1), (4.0, 0)))
+def neighbours(seed: int, top: int = 1) -> tuple[Records, Records]:
+    """With and without the record; the one that differs comes last and lies in the first shard.
+
+    Args:
+        seed: Of the shards.
+        top: What stands for label 1.
+    """
+    small, large = (_scaled(low, label, seed) for low, label in ((1.0, top), (4.0, 0)))
     x = np.stack([small[0], small[1], large[0]])
-    both = Records(x, np.array([1, 1, 0]))
+    both = Records(x, np.array([top, top, 0]))
     return both, both.take(np.arange(2))
 
 
@@ -486,22 +534,30 @@ def _scaled(low: float, label: int, seed: int) -> list[NDArray[np.float32]]:
     return [x[place[0]] for place in own]
 
 
-def court_public() -> Records:
+def _top(facts: Facts) -> int:
+    """What stands for label 1: the upper end of the range where a number is predicted."""
+    return 1 if facts.target is None else STEPS
+
+
+def court_public(facts: Facts = COURT_FACTS) -> Records:
     """Every input with either label."""
     x = np.repeat(np.linspace(1, 2, COURT_QUERIES, dtype=np.float32), 2)[:, None]
-    return Records(x, np.arange(len(x)) % 2)
+    return Records(x, _top(facts) * (np.arange(len(x)) % 2))
 
 
 def court_questions(channel: Ensemble) -> Questions:
     """What is public."""
-    return channel.questions(court_public(), channel.config.seed, Stages(Run(device=torch.device("cpu")), {}))
+    return channel.questions(
+        court_public(channel.facts), channel.config.seed, Stages(Run(device=torch.device("cpu")), {})
+    )
 
 
 def court_moves(channel: Ensemble, questions: Questions, with_record: bool) -> Tensor:
     """How far the teachers move the answers."""
-    private, own = neighbours(channel.config.seed)[0 if with_record else 1], court_public()
+    facts = channel.facts
+    private, own = neighbours(channel.config.seed, _top(facts))[0 if with_record else 1], court_public(facts)
     nobody = own.take(np.arange(0))
-    split = Split(channel.facts, private, own, nobody, nobody)
+    split = Split(facts, private, own, nobody, nobody)
     return channel.moved(split, questions, channel.config.seed, Run(device=torch.device("cpu")))
 
 
@@ -524,6 +580,11 @@ def answers_case(channel: Ensemble) -> Case:
         return scores
 
     return Case.of_proven(plan.guarantee, PAIR, STATISTICS, run)
+
+
+def case_of_numbers(epsilon: float, delta: float) -> Case:
+    """The case where a number is predicted."""
+    return answers_case(Ensemble(court_config(epsilon, delta, task="regression"), COURT_FACTS_OF_NUMBERS))
 
 
 def _exact(channel: Ensemble, moves: Tensor, questions: Questions) -> Scores:

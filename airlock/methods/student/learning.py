@@ -7,14 +7,17 @@ records, the public seed, and the student itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeVar
 
+import torch
 from pydantic import Field
 from torch import nn
 
 from airlock.config import Frozen, Positive, ReleaseConfig
 from airlock.data import Facts, Records, Split
+from airlock.data.split import Task
 from airlock.errors import ConfigError, DataError
 from airlock.nets.compact import FAMILY
 from airlock.nets.hints import guided
@@ -26,6 +29,7 @@ from airlock.training.distillation.distil import (
     Change,
     DistillationObjective,
     LabelLoss,
+    SquaredLoss,
     Stage,
     TeacherAnswers,
     at_places,
@@ -36,6 +40,7 @@ from airlock.training.distillation.selection import Name as SelectName
 from airlock.training.distillation.selection import select
 from airlock.training.distillation.variations import Vary
 from airlock.training.loop import Schedule, mix
+from airlock.training.losses import from_the_middle
 from airlock.training.sampling import Index
 from airlock.training.stages import Stages
 
@@ -135,6 +140,31 @@ def check_public(settings: LearningSettings, public: int) -> None:
         )
 
 
+def for_the_task(settings: S, config: ReleaseConfig, facts: Facts, of_classes: Sequence[str]) -> S:
+    """The settings for what is learnt: where that is a number, those that are about classes are refused.
+
+    Args:
+        settings: As parsed.
+        config: The release.
+        facts: What is public about the records.
+        of_classes: The names of settings that are about classes alone; a selection may be random.
+
+    Raises:
+        ConfigError: The config names one of them.
+    """
+    if facts.task == "classification":
+        return settings
+    given = [name for name in of_classes if config.settings.get(name, "random") != "random"]
+    if given:
+        raise ConfigError(
+            f"no settings.{given[0]} where a number is predicted",
+            f"{config.settings[given[0]]!r}",
+            "It is about how likely classes are, and there are none.",
+            "Leave it out.",
+        )
+    return settings.model_copy(update={"select": "random"})
+
+
 def hint_layers(settings: LearningSettings, teacher: str, student: str) -> tuple[str, str] | None:
     """The names of the hint layer and the guided layer; None if there are no hints.
 
@@ -165,6 +195,7 @@ class StudentTraining:
         queries: N_q; all public records if there are fewer.
         seed: Public.
         stages: The trainings of this run.
+        task: What it learns: which class a record has, or a number.
     """
 
     settings: LearningSettings
@@ -172,6 +203,7 @@ class StudentTraining:
     queries: int
     seed: int
     stages: Stages
+    task: Task = "classification"
 
     def learn_hints(
         self,
@@ -239,7 +271,7 @@ class StudentTraining:
             net,
             table,
             choose,
-            alone or LabelLoss(Cached(self.public.y)),
+            alone or self._of_labels(),
             answers,
             mix(self.seed, 7),
             change,
@@ -248,6 +280,12 @@ class StudentTraining:
         own = replace(run, checkpoint=run.checkpoint and run.checkpoint / "rounds")
         fit(net, inputs, rounds, rounds, self._recipe(table.steps, s.schedule), mix(self.seed, 8), own,
             named(s.student_augment), "teaching the student")  # fmt: skip
+
+    def _of_labels(self) -> DistillationObjective:
+        """The loss against the public labels, or the public targets."""
+        if self.task == "classification":
+            return LabelLoss(Cached(self.public.y))
+        return SquaredLoss(Cached(from_the_middle(torch.from_numpy(self.public.y)).float()))
 
     def _recipe(self, steps: int, schedule: Schedule = "constant") -> Recipe:
         s = self.settings
@@ -261,20 +299,20 @@ class StudentTraining:
         )
 
 
-def check_split(split: Split, classes: int, queries: int | None) -> None:
+def check_split(split: Split, facts: Facts, queries: int | None) -> None:
     """Refuse public records that a student cannot learn from, before anything is trained.
 
     Public records may lack some of the classes: the student then learns those from the teacher alone.
 
     Args:
         split: The records.
-        classes: How many there are.
+        facts: What is public about them.
         queries: How many query samples the settings ask for, if they say.
 
     Raises:
         DataError: About the public records; it says nothing about the private ones.
     """
-    public = split.public
+    public, classes = split.public, len(facts.classes)
     if not len(public):
         raise DataError("at least one public record after the split", "none", do="Raise split.public.")
     if public.x.shape[1:] != split.private.x.shape[1:] or public.x.dtype != split.private.x.dtype:
@@ -283,7 +321,7 @@ def check_split(split: Split, classes: int, queries: int | None) -> None:
             f"public records of shape {public.x.shape[1:]} and type {public.x.dtype}",
             "One teacher learns from both.",
         )
-    if public.y.min() < 0 or public.y.max() >= classes:
+    if facts.target is None and (public.y.min() < 0 or public.y.max() >= classes):
         raise DataError(
             f"public labels of the {classes} classes of the private records (0 to {classes - 1})",
             f"labels from {public.y.min()} to {public.y.max()}",

@@ -43,18 +43,27 @@ from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import TEACHER, Details, Executed, NetworkArtefact, Plan
 from airlock.methods.dp_sgd import ASSUMPTIONS, ONE_STEP, DpSgd, DpSgdFigures, DpSgdSettings
-from airlock.methods.student.learning import HINTS, StudentTraining, check_split, hint_layers, with_free_rounds
+from airlock.methods.student.learning import (
+    HINTS,
+    StudentTraining,
+    check_split,
+    for_the_task,
+    hint_layers,
+    with_free_rounds,
+)
 from airlock.methods.student.teachers import (
     TeacherSettings,
     for_vault,
     lacking,
     make_pair,
+    measured,
     net_names,
+    objective_of,
     settings_for,
     taught,
 )
 from airlock.training import Run, checkpoint, outcomes_of
-from airlock.training.distillation.distil import Asked, DistillationObjective, MatchLoss, SoftLoss
+from airlock.training.distillation.distil import Asked, DistillationObjective, MatchLoss, SoftLoss, SquaredLoss
 from airlock.training.distillation.selection import Name as SelectName
 from airlock.training.distillation.variations import Balanced
 from airlock.training.distributed import digest
@@ -77,6 +86,8 @@ _BY_NAME: dict[str, dict[str, Any]] = {
 }
 
 _ROUNDS_FOR_CLASSES = 20
+_OF_CLASSES = ("select", "temperature", "match")  # settings
+_RATE_OF_NUMBERS = 0.1
 
 
 class PrivateTeacherSettings(TeacherSettings):
@@ -87,7 +98,8 @@ class PrivateTeacherSettings(TeacherSettings):
         private_layers: How many of the teacher's last layers are trained on private records; all when left out. The
             others stay as the public records left them, and get no noise.
         rehearse: Halve the learning rate until noise alone would cost the public teacher at most 2% of the public
-            records (10% if classes have none); when left out, done if private.learning_rate is left out too.
+            records (10% if classes have none; of R² where a number is predicted, 0.02); when left out, done if
+            private.learning_rate is left out too.
         labels: What the student learns from in addition to queries: "public" labels, or the "teacher"'s answers
             instead; "auto" takes the teacher's if classes have no public record, because labels would teach the student
             never to name them.
@@ -121,11 +133,14 @@ def private_settings_for(config: ReleaseConfig, facts: Facts) -> PrivateTeacherS
     if not isinstance(given, dict):
         raise ConfigError("a table [settings.private] with the settings of private training", "another value")
     defaults = _BY_NAME.get(facts.name) or _general(facts.expected("private", config.split))
+    if facts.target is not None:  # as in `weights`/`gaussian`
+        defaults = {**defaults, "learning_rate": _RATE_OF_NUMBERS}
     own: dict[str, object] = {"rehearse": "learning_rate" not in given}
     if facts.without(config.split):
         own["rounds"] = _ROUNDS_FOR_CLASSES
     table = {**own, **config.settings, "private": {**defaults, **given}}
     settings = settings_for(config.model_copy(update={"settings": table}), facts, PrivateTeacherSettings)
+    settings = for_the_task(settings, config, facts, _OF_CLASSES)
     settings = with_free_rounds(settings, config, facts, queries_for(settings, config, facts))
     if settings.varied and len(facts.shape) != 3:
         raise ConfigError("images for settings.varied = true", f"records of shape {facts.shape}")
@@ -151,6 +166,7 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
     title: ClassVar[str] = "a small network taught by a teacher under DP-SGD"
     rank: ClassVar[int] = 50
     compact: ClassVar[bool] = True
+    tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
     small: ClassVar[Mapping[str, object] | None] = {"private": ONE_STEP}
     leaves: ClassVar[str] = (
         "A compact model that learnt from public records and from a teacher's answers. Each step of the teacher's "
@@ -200,6 +216,13 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
         return self.learning.match == "logits" or (self.learning.match == "auto" and bool(self.unseen))
 
     @property
+    def _matched(self) -> str:
+        """For the card."""
+        if self.facts.task == "regression":
+            return "numbers"
+        return "logits" if self.by_logits else "softened"
+
+    @property
     def varied(self) -> bool:
         """Whether the teacher is asked about variations too."""
         asked = self.learning.varied
@@ -245,7 +268,7 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
             "self_epochs": s.self_epochs,
             "distil_epochs": s.distil_epochs,
             "labels": "the teacher's answers" if self.by_teacher else "public",
-            "match": "logits" if self.by_logits else "softened",
+            "match": self._matched,
             "queries": "public images and variations of them" if self.varied else "public records",
             **lacking(self.facts, self.config),
         }
@@ -253,7 +276,7 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
 
     def execute(self, plan: Plan[DpSgdFigures], split: Split, randomness: Randomness, run: Run) -> Executed:
         """Train the teacher under noise, let it teach the student, and release only the student."""
-        check_split(split, len(self.facts.classes), self.learning.queries)
+        check_split(split, self.facts, self.learning.queries)
         settings = {"settings": self.learning.model_dump(mode="json"), "seed": randomness.seed}
         stages = Stages(run, {**settings, **self.weighing})
         auxiliary = self._auxiliary(split.public, randomness.seed, stages)
@@ -261,9 +284,7 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
         teacher, gradients, executed = self._privately(auxiliary, recipe, split, plan.figures, randomness, run)
         net = self._student(teacher, split.public, randomness.seed, stages)
         stages.forget(_AUXILIARY, _TEACHER, HINTS)
-        teachers = {"public_teacher_accuracy": auxiliary, "teacher_accuracy": teacher}
-        known = {name: outcomes_of(own, split.test).accuracy for name, own in teachers.items()}
-        utility = outcomes_of(net, split.test)
+        utility = outcomes_of(net, split.test, self.facts.task)
         more = {"private_learning_rate": recipe.learning_rate, **self.measured(gradients)}
         return Executed(
             artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
@@ -271,7 +292,11 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
             utility=utility,
             details={**plan.details, **more},
             secrets={TEACHER: for_vault(teacher)},
-            inside={**known, **self._of_unseen(utility)},
+            inside={
+                **measured("public_teacher", auxiliary, split.test, self.facts),
+                **measured("teacher", teacher, split.test, self.facts),
+                **self._of_unseen(utility),
+            },
         )
 
     def assumptions(self) -> tuple[str, ...]:
@@ -290,7 +315,8 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
 
     def _auxiliary(self, public: Records, seed: int, stages: Stages) -> nn.Module:
         """The public teacher, without an opinion about classes that it never saw."""
-        net = taught(_AUXILIARY, self._pair()[0], public, self.learning, seed, stages, self.class_weights)
+        learnt = objective_of(self.facts, self.class_weights)
+        net = taught(_AUXILIARY, self._pair()[0], public, self.learning, seed, stages, learnt)
         _forget_classes(net, self.unseen, len(self.facts.classes))
         return net
 
@@ -299,7 +325,8 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
         if not self.learning.rehearse:
             return self.settings
         net = self.started(start, next(start.parameters()).device)
-        factor = bearable(net, public, figures.noise_on_mean_gradient, self.settings, self.may_cost, self.config.seed)
+        noise, seed = figures.noise_on_mean_gradient, self.config.seed
+        factor = bearable(net, public, noise, self.settings, self.may_cost, seed, self.facts.task)
         return self.settings.model_copy(update={"learning_rate": factor * self.settings.learning_rate})
 
     def started(self, start: nn.Module, device: torch.device) -> nn.Module:
@@ -364,14 +391,20 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
     def _student(self, teacher: nn.Module, public: Records, seed: int, stages: Stages) -> nn.Module:
         """Hints and rounds; everything here is post-processing."""
         s, net = self.learning, self._pair()[1].to(stages.run.device)
-        training = StudentTraining(s, public, self.queries, seed, stages)
+        training = StudentTraining(s, public, self.queries, seed, stages, self.facts.task)
         if self.layers:
             training.learn_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]))
         asked = Asked(teacher)
-        answers: DistillationObjective = MatchLoss(asked) if self.by_logits else SoftLoss(asked, s.temperature)
+        answers = self._loss(asked)
         varied = Balanced(teacher) if self.varied else None
         training.learn_in_rounds(net, answers, alone=answers if self.by_teacher else None, vary=varied)
         return net
+
+    def _loss(self, asked: Asked) -> DistillationObjective:
+        """Against the teacher's answers: numbers as they are, of classes softened or as logits."""
+        if self.facts.task == "regression":
+            return SquaredLoss(asked)
+        return MatchLoss(asked) if self.by_logits else SoftLoss(asked, self.learning.temperature)
 
     def _of_unseen(self, found: Outcomes) -> Details:
         """The accuracy on classes with and without public records, if there are both."""

@@ -23,16 +23,28 @@ from airlock.config import Positive, ReleaseConfig, parse
 from airlock.data import Facts, Records
 from airlock.data.split import even
 from airlock.errors import ConfigError
+from airlock.methods.student.answering import centred
 from airlock.methods.student.learning import Count, LearningSettings, check_public
 from airlock.nets import check, create
 from airlock.nets.hints import guided
-from airlock.training import ClassWeights, PlainGradients, Recipe, Resident, Run, Shuffled, fit, train_together
+from airlock.training import (
+    ClassWeights,
+    PlainGradients,
+    Recipe,
+    Resident,
+    Run,
+    Shuffled,
+    fit,
+    outcomes_of,
+    train_together,
+)
 from airlock.training.augment import Name as AugmentName
 from airlock.training.augment import named
 from airlock.training.distillation.distil import at_places
 from airlock.training.distillation.rounds import outputs
-from airlock.training.gradients import MeanLoss, ObjectiveGradients
+from airlock.training.gradients import MEAN, MeanLoss, ObjectiveGradients
 from airlock.training.loop import Schedule, mix
+from airlock.training.losses import loss_for
 from airlock.training.stages import Stages
 
 Index = NDArray[np.int64]
@@ -132,7 +144,7 @@ def make_pair(
         facts: Of the data.
         seed: Public.
     """
-    shape, classes = facts.shape, len(facts.classes)
+    shape, classes = facts.shape, facts.outputs
     for name in names:
         check(create(name, shape, classes, seed), name, shape, classes)
     teacher, student = (create(name, shape, classes, seed) for name in names)
@@ -148,11 +160,11 @@ def taught(
     settings: TeacherSettings,
     seed: int,
     stages: Stages,
-    class_weights: ClassWeights | None = None,
+    objective: MeanLoss = MEAN,
 ) -> nn.Module:
     """This network, trained on these records as one stage of the run."""
     s, data = settings, Resident(records, stages.run.device)
-    gradients = PlainGradients() if class_weights is None else ObjectiveGradients(MeanLoss(0.0, class_weights))
+    gradients = PlainGradients() if objective == MEAN else ObjectiveGradients(objective)
     recipe = Recipe(
         steps=s.teacher_epochs * -(-len(records) // s.teacher_batch),
         optimiser="adam",
@@ -168,6 +180,19 @@ def taught(
 
     stages.train(name, net, [data.x, data.y], train)
     return net.eval()
+
+
+def objective_of(facts: Facts, class_weights: ClassWeights | None) -> MeanLoss:
+    """What a teacher without privacy minimises: the mean loss of what is learnt, each class with its weight."""
+    return MeanLoss(0.0, class_weights, loss_for(facts))
+
+
+def measured(name: str, net: nn.Module, records: Records, facts: Facts) -> dict[str, float]:
+    """How good a teacher is, for the dossier: its accuracy, or its error as a share of the range."""
+    found = outcomes_of(net, records, facts.task)
+    if facts.task == "classification":
+        return {f"{name}_accuracy": found.accuracy}
+    return {f"{name}_error_over_the_range": found.error_over_the_range}
 
 
 def for_vault(net: nn.Module) -> dict[str, NDArray[Any]]:
@@ -188,13 +213,12 @@ def ask_shards(
     seed: int,
     run: Run,
     label: str,
-    class_weights: ClassWeights | None = None,
+    objective: MeanLoss = MEAN,
 ) -> Tensor:
     """How far every shard's teacher moved the logits it started with: (shards, queries, classes), on the CPU.
 
-    Logits that differ by a constant are the same to a softmax, so every difference is shifted to mean 0 over the
-    classes. A shard without records differs by 0. Row k depends on the records of shard k and on public figures, and on
-    nothing else.
+    Logits that differ by a constant are the same to a softmax, so every difference is `centred`. A shard without
+    records differs by 0. Row k depends on the records of shard k and on public figures, and on nothing else.
 
     Args:
         start: The public network that all teachers begin as; it stays as it is.
@@ -209,7 +233,7 @@ def ask_shards(
         seed: Public.
         run: Device, progress, checkpoints.
         label: For the progress bar.
-        class_weights: How much a record of each class counts; all alike if left out.
+        objective: What a teacher minimises.
     """
     blank = np.zeros((1, *records.x.shape[1:]), records.x.dtype)
     whole = Records(np.concatenate([records.x, blank, public.x]), np.concatenate([records.y, [0], public.y]))
@@ -221,9 +245,9 @@ def ask_shards(
     first = copy.deepcopy(start).cpu()
     made = train_together(
         lambda _: copy.deepcopy(first), len(shards), Resident(whole, run.device), members, recipe, seed, run,
-        label=label, batch_size=batch, objective=MeanLoss(0.0, class_weights),
+        label=label, batch_size=batch, objective=objective,
     )  # fmt: skip
     asked = at_places(queries.cpu().numpy(), run.device)
     moved = made.logits(asked) - outputs(start, asked).cpu()
     moved[torch.tensor([not len(own) for own in shards])] = 0.0
-    return moved - moved.mean(2, keepdim=True)
+    return centred(moved)

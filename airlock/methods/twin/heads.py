@@ -1,10 +1,11 @@
 """The model of one shard: a linear head over public features, in closed form; one vector per shard.
 
-A shard's head is the ridge regression of its centred one-hot labels on its features. A few records are enough for it,
-the penalty is its only parameter, and a thousand heads take less time than their features. Everything about a shard is
-computed from its own records, in tensors of its own shape: a record in another shard does not change even a rounding.
-Where records say whose they are, those of a person have weights that add up to one; where classes have weights, a
-record counts with its own (`training.class_weights`).
+A shard's head is the ridge regression, on its features, of its centred one-hot labels, or of the distances of its
+targets from the middle of their range. A few records are enough for it, the penalty is its only parameter, and a
+thousand heads take less time than their features. Everything about a shard is computed from its own records, in tensors
+of its own shape: a record in another shard does not change even a rounding. Where records say whose they are, those of
+a person have weights that add up to one; where classes have weights, a record counts with its own
+(`training.class_weights`).
 
 With `dimensions`, the features are first projected onto that many random orthogonal directions, which are public.
 """
@@ -20,11 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock.data import Public, Records
+from airlock.data.split import Task
 from airlock.errors import ConfigError
 from airlock.nets.frontend import Framed
 from airlock.training import ClassWeights, Run
 from airlock.training.front_ends.features import compute
 from airlock.training.front_ends.front import FrontEnd
+from airlock.training.losses import from_the_middle
 
 _SEED = 0x7F4A7C15  # the front end shares the config's seed, and the directions have another
 
@@ -38,6 +41,7 @@ class Heads:
         ridge: The penalty; features have norm at most 1.
         seed: Of the directions; public.
         class_weights: How much a record of each class counts; all alike if left out.
+        task: What is learnt: which class a record has, or a number.
     """
 
     def __init__(
@@ -47,18 +51,19 @@ class Heads:
         ridge: float,
         seed: int,
         class_weights: ClassWeights | None = None,
+        task: Task = "classification",
     ) -> None:
         net = front.sized()
-        self.front, self.ridge, self.class_weights = front, ridge, class_weights
-        self.name, self.features, self.classes = front.name, net.centre.mean.numel(), front.classes
+        self.front, self.ridge, self.class_weights, self.task = front, ridge, class_weights, task
+        self.name, self.features, self.outputs = front.name, net.centre.mean.numel(), front.classes
         if dimensions is not None and dimensions > self.features:
             raise ConfigError(
                 f"settings.dimensions of at most {self.features}, the number of features",
                 f"{dimensions}",
                 do="Leave it out to use all of them.",
             )
-        self.parameters = self.classes * (self.features + 1)
-        self.size = self.classes * ((dimensions or self.features) + 1)
+        self.parameters = self.outputs * (self.features + 1)
+        self.size = self.outputs * ((dimensions or self.features) + 1)
         self._basis = None if dimensions is None else directions(self.features, dimensions, seed ^ _SEED)
 
     def start(self, public: Public | None, run: Run) -> Framed:
@@ -79,7 +84,7 @@ class Heads:
     def settle(self, net: nn.Module, vector: NDArray[np.float64]) -> None:
         """Put the released vector into the network."""
         assert isinstance(net, Framed)
-        weight = torch.from_numpy(vector).view(self.classes, -1)
+        weight = torch.from_numpy(vector).view(self.outputs, -1)
         if self._basis is not None:
             weight = torch.cat([weight[:, :-1] @ self._basis.T, weight[:, -1:]], 1)
         with torch.no_grad():
@@ -93,7 +98,7 @@ class Heads:
         if self._basis is not None:
             x = torch.cat([x[:, :-1] @ self._basis.to(x.device), x[:, -1:]], 1)
         labels = torch.from_numpy(np.ascontiguousarray(own.y)).to(x.device)
-        y = nn.functional.one_hot(labels, self.classes).double() - 1.0 / self.classes
+        y = self._wanted(labels)
         weights = None if own.person is None else torch.from_numpy(own.weights).to(x.device)  # everybody weighs one
         if self.class_weights is not None:
             of_classes = self.class_weights.of(labels)
@@ -102,6 +107,12 @@ class Heads:
             root = weights.sqrt()[:, None]
             x, y = root * x, root * y
         return ridge_regression(x, y, self.ridge)
+
+    def _wanted(self, labels: Tensor) -> Tensor:
+        """What a head should give, (records, outputs): of a classifier 1 for the label's class, centred."""
+        if self.task == "regression":
+            return from_the_middle(labels)
+        return nn.functional.one_hot(labels, self.outputs).double() - 1.0 / self.outputs
 
 
 def ridge_regression(x: Tensor, y: Tensor, penalty: float) -> Tensor:

@@ -62,7 +62,7 @@ from airlock.methods.student.teachers import (
     taught,
 )
 from airlock.training import Run, outcomes_of
-from airlock.training.distillation.distil import Asked, DistillationObjective, HintLoss, SoftLoss
+from airlock.training.distillation.distil import Asked, DistillationObjective, SoftLoss, SquaredLoss
 from airlock.training.stages import Stages
 
 CONSTANT = 0.5  # c2 of Theorem 2, which the paper does not give
@@ -226,7 +226,7 @@ class Published(Channel):
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Train both teachers and the student, and release only the student."""
-        check_split(split, len(self.facts.classes), self.settings.queries)
+        check_split(split, self.facts, self.settings.queries)
         stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": randomness.seed})
         teacher, auxiliary = self.teachers(split, randomness.seed, stages)
         net, changes = self.student(split, (teacher, auxiliary), randomness, stages)
@@ -264,7 +264,7 @@ class Published(Channel):
         """Hints, then rounds; the student is trained in place."""
         device, changes = training.stages.run.device, {}
         if self.layers:
-            own = HintLoss(Asked(auxiliary, self.layers[0]))
+            own = SquaredLoss(Asked(auxiliary, self.layers[0]))
             changes["hints"] = self._sanitise(own, noise.child("hints"), device)
             training.learn_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]), changes["hints"])
         soft = SoftLoss(Asked(auxiliary), self.settings.temperature)

@@ -5,6 +5,7 @@ by a teacher on demand (`Asked`): a caller that has paid for noisy answers passe
 after that is free. Out: the student, trained in place by the one loop and resumable like any other training.
 
     learn_hints    ½‖r(g(x)) − z‖² per record: the student up to its guided layer, with its adapter (nets.hints.Guided)
+    SquaredLoss    the same of outputs that are numbers, not classes
     distil         the cross-entropy of softened outputs, softmax(z/τ) of the answers and of the student
     MatchLoss      the squared distance of logits instead, which also separates classes that are never ranked first
     learn_labels   cross-entropy with public labels
@@ -98,8 +99,8 @@ class DistillationObjective(Protocol):
         ...
 
 
-class HintLoss:
-    """½‖output − answer‖², the mean over records (Eq. 3)."""
+class SquaredLoss:
+    """½‖output − answer‖², the mean over records: of hints (Eq. 3), and of numbers."""
 
     def __init__(self, answers: TeacherAnswers) -> None:
         self.answers = answers
@@ -107,7 +108,7 @@ class HintLoss:
     @property
     def mark(self) -> dict[str, object]:
         """Its kind and its answers."""
-        return {"loss": "hint", "answers": self.answers.mark}
+        return {"loss": "squared", "answers": self.answers.mark}
 
     def __call__(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
         """The mean over the batch."""
@@ -261,7 +262,7 @@ def at_places(x: Array, device: torch.device) -> Resident:
 
 def learn_hints(net: Guided, inputs: Resident, hints: Targets, stage: Stage) -> int:
     """Train a student up to its guided layer, with its adapter, towards hints; returns the number of steps."""
-    return learn(net, inputs, HintLoss(answers(hints, inputs)), stage, "learning from hints")
+    return learn(net, inputs, SquaredLoss(answers(hints, inputs)), stage, "learning from hints")
 
 
 def learn_labels(net: nn.Module, inputs: Resident, labels: Targets, stage: Stage) -> int:

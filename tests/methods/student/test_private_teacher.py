@@ -78,7 +78,7 @@ class TestPrivateTeacher(Resuming, MethodContract):
         """Without steps of any size the teacher is the public one; and private records reach nothing else."""
         still = {**self.settings, "private": {**PRIVATE, "learning_rate": 1e-12}}
         nobody = split.test.take(np.arange(0))
-        monkeypatch.setattr(private_teacher, "outcomes_of", lambda net, records: outcomes_of(net, nobody))
+        monkeypatch.setattr(private_teacher, "outcomes_of", lambda net, records, task: outcomes_of(net, nobody, task))
         half = replace(split, private=split.private.take(np.arange(0, len(split.private), 2)))
         students = [self.release(own, settings=still).network.net.state_dict() for own in (split, half)]
         assert all(torch.allclose(students[0][name], students[1][name], atol=1e-5) for name in students[0])

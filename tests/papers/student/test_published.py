@@ -26,7 +26,7 @@ from airlock.papers.student import published
 from airlock.papers.student.published import Published, PublishedSettings, Sanitise
 from airlock.testing import ClaimContract
 from airlock.training import count_correct
-from airlock.training.distillation.distil import Cached, HintLoss
+from airlock.training.distillation.distil import Cached, SquaredLoss
 from airlock.training.loop import Progress
 from tests.methods.fewer import at_most
 
@@ -275,7 +275,7 @@ def test_every_setting_is_documented() -> None:
 
 def sanitised(noise_scale: float, bound: float | None = None) -> Sanitise:
     target = Cached(torch.zeros(3, 2))
-    return Sanitise(noise_scale, HintLoss(target), Stream.from_seed(0), CPU, bound)
+    return Sanitise(noise_scale, SquaredLoss(target), Stream.from_seed(0), CPU, bound)
 
 
 def gradient(change: Sanitise, weight: float, outputs: Tensor, step: int) -> tuple[float, float]:

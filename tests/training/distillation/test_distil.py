@@ -23,10 +23,10 @@ from airlock.training import Recipe, Run, Shuffled, fit
 from airlock.training.distillation.distil import (
     Asked,
     Cached,
-    HintLoss,
     LabelLoss,
     MatchLoss,
     SoftLoss,
+    SquaredLoss,
     Stage,
     answers,
     at_places,
@@ -66,7 +66,7 @@ def test_the_losses_are_the_papers() -> None:
     place = torch.tensor([8, 0, 3, 3, 1])
     x = torch.zeros(5, 1)
     one = [0.5 * float((out[i] - z[p]).square().sum()) for i, p in enumerate(place)]
-    assert float(HintLoss(Cached(z))(out, x, place)) == pytest.approx(sum(one) / 5)
+    assert float(SquaredLoss(Cached(z))(out, x, place)) == pytest.approx(sum(one) / 5)
     soft = [-float((F.softmax(z[p] / 3, 0) * F.log_softmax(out[i] / 3, 0)).sum()) for i, p in enumerate(place)]
     assert float(SoftLoss(Cached(z), 3.0)(out, x, place)) == pytest.approx(sum(soft) / 5)
     assert float(LabelLoss(Cached(y))(out, x, place)) == pytest.approx(float(F.cross_entropy(out, y[place])))
@@ -170,7 +170,7 @@ def test_hints_teach_the_layers_below_the_guide_alone() -> None:
     inputs, net = at_places(X, CPU), student()
     before = copy.deepcopy(net.state_dict())
     pupil = guided(net, "leaky6", TEACHER, "pool1", SHAPE, 0)
-    loss = HintLoss(Asked(TEACHER, "pool1"))
+    loss = SquaredLoss(Asked(TEACHER, "pool1"))
     first = float(loss(pupil(inputs.x), inputs.x, PLACES).detach())
     learn_hints(pupil, inputs, Asked(TEACHER, "pool1"), stage(60))
     assert float(loss(pupil(inputs.x), inputs.x, PLACES).detach()) < 0.5 * first
