@@ -90,6 +90,9 @@ def as_number(value: float | date) -> float:
     return float(value.toordinal() - _DAY_0) if isinstance(value, date) else float(value)
 
 
+_NARROWEST, _WIDEST = 1e-290, 1e290  # of a range; beyond, a division by its length overflows or loses digits
+
+
 class Column(Frozen):
     """The public schema of one column: a number or a date with its range, or a category with its values.
 
@@ -132,6 +135,8 @@ class Column(Frozen):
             raise ValueError(f"is a {self.sort} by its other keys, and kind says {self.kind}")
         if ranged and not self.low < self.high:
             raise ValueError("needs min < max")
+        if ranged and not _NARROWEST <= self.high - self.low <= _WIDEST:
+            raise ValueError("needs a range between 1e-290 and 1e290 long: numbers are divided by its length")
         if self.categories is not None and len(set(self.categories)) < len(self.categories):
             raise ValueError("names a category twice")
         if not ranged and self.outside == "refuse":

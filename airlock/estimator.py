@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from airlock import api, methods
 from airlock.bundle import Bundle, bundle
-from airlock.bundle.contents import ONNX
+from airlock.bundle.contents import ONNX, without_paths
 from airlock.bundle.receiving.model import ReleasedModel, schema_of
 from airlock.config import Column, ReadOff, ReleaseConfig, from_table
 from airlock.data import memory
@@ -135,7 +135,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         columns = self._columns(X, reset=True)
         if y is None:
             raise ValueError("PrivateClassifier requires y to be passed, but the target y is None")
-        labels = column_or_1d(y, warn=True)
+        labels = column_or_1d(_array(y), warn=True)
         check_consistent_length(next(iter(columns.values())), labels, whose)
         classes, table = self._declared(columns, labels, whose, getattr(y, "name", None))
         kept = {**columns, table["label"]: labels} | ({} if whose is None else {table["person"]: whose})
@@ -176,6 +176,20 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         check_is_fitted(self)
         return bundle.write_files(Path(path), self.files_, force=force)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For a pickle. Of a fitted one it may leave, and is without what a bundle is without.
+
+        That is where the vault and the register are, and what the column of the people is called: to fit it again,
+        these have to be set again. One that is not fitted holds what it was told, as processes that fit it need.
+        """
+        state: dict[str, Any] = dict(super().__getstate__())  # which may be the very attributes
+        if "card_" not in state:
+            return state
+        more = {key: value for key, value in (self.config or {}).items() if key not in bundle.NEVER_IN_A_BUNDLE}
+        state |= {"vault": None, "person": None if self.person is None else bundle.PERSON}
+        state |= {"config": without_paths(more) if self.config is not None else None}
+        return state | {"settings": None if self.settings is None else without_paths(dict(self.settings))}
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True  # the noise is secret
@@ -201,14 +215,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
                 "Without it a person with several records would be protected less.",
                 "Pass fit(X, y, groups=IDENTIFIERS), or correct `person`.",
             )
-        return None if groups is None else np.asarray(column_or_1d(groups))
+        return None if groups is None else np.asarray(column_or_1d(_array(groups)))
 
     def _columns(self, X: Any, *, reset: bool) -> dict[str, Any]:
         """The columns by name, without that of the people; the form of X is checked, and no cell is."""
         if issparse(X):
             raise TypeError("Sparse data was passed, but dense data is required: use X.toarray() to convert it.")
         if not _is_frame(X):
-            X = np.asarray(X)
+            X = np.asarray(_array(X))
             _check_form(X)
             validate_data(self, X, reset=reset, skip_check_array=True)
             return {f"x{place}": X[:, place] for place in range(X.shape[1])}
@@ -303,6 +317,11 @@ def _warn_of_fits(declared: str, config: ReleaseConfig) -> None:
 
 
 # What is declared, in any of the forms that are taken.
+
+
+def _array(value: Any) -> Any:
+    """A list as an array whose cells keep their types: one of them would otherwise change all others."""
+    return memory.as_array(value) if isinstance(value, list | tuple) else value
 
 
 def _is_frame(X: object) -> bool:
@@ -427,6 +446,7 @@ def _read_classes(labels: NDArray[Any]) -> NDArray[Any]:
     """
     texts = memory.text(labels)
     there = labels[[text is not None for text in texts]]
+    there = np.asarray(there.tolist()) if there.dtype == object else there
     _counted(len(there))
     check_classification_targets(there)
     try:

@@ -6,14 +6,18 @@ network is put on trial in court, the budget is charged, a part of the items is 
 shown to hold for this network, and what leaves is attacked.
 
 Items are read once, each by itself: one that cannot be read, or has another shape, is left out, and nothing is raised
-because of it. Lots are Poisson samples, whatever a loader does: its batch size becomes the expected size of a lot.
+because of it. Python's, numpy's and torch's generators are in the same public state before each item, so that a random
+transform does to an item what it would do without all others. What a dataset itself keeps from one item to the next, in
+a generator of its own, say, is beyond that: it is assumed to keep nothing. Lots are Poisson samples, whatever a loader
+does: its batch size becomes the expected size of a lot.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -340,8 +344,23 @@ def _opened(items: object) -> tuple[Any, int | None]:
             raise ConfigError("a TensorDataset of inputs and labels", f"{len(items.tensors)} tensors")
         return _opened(tuple(items.tensors))
     if isinstance(items, tuple) and len(items) == 2:
-        return (_array(items[0]), _array(items[1])), None
+        return (_inputs(items[0]), _array(items[1])), None
     return items, None
+
+
+def _inputs(value: Any) -> NDArray[Any]:
+    """Inputs as an array; in a list of images each keeps its own scale, which is that of its type."""
+    found = _array(value)
+    if not isinstance(value, list | tuple) or found.ndim <= 2:
+        return found
+    return np.stack([_unit(_array(one)) for one in value])
+
+
+def _unit(image: NDArray[Any]) -> NDArray[np.float32]:
+    """An image as numbers from 0 to 1, by its own type."""
+    if image.dtype == np.uint8:
+        return image.astype(np.float32) / np.float32(255)
+    return (image if image.dtype.kind in "fiub" else memory.as_numbers(image)).astype(np.float32)
 
 
 def _length(items: Any) -> int:
@@ -388,26 +407,49 @@ def _read(items: Any, form: Shape, groups: NDArray[Any] | None) -> memory.Arrays
 
 
 def _array(value: Any) -> NDArray[Any]:
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else memory.as_array(value)
 
 
 def _one_by_one(items: Any, form: Shape) -> tuple[NDArray[Any], NDArray[Any], Faults]:
     """Every item by itself; one that cannot be read is left out, and whatever it raises is not passed on."""
     count, faults = len(items), Faults()
     x, y = np.zeros((count, *form), np.float32), np.zeros(count, object)
-    for place in range(count):
-        try:
-            item = items[place]
-            value = _array(item[0])
-            y[place] = _array(item[1]).item() if hasattr(item[1], "shape") else item[1]
-            fits = value.shape in (form, form[1:] if form[0] == 1 else form)
-            if fits:
-                x[place] = value / 255 if value.dtype == np.uint8 and len(form) > 1 else value
-        except Exception:  # noqa: BLE001  an item may raise anything, and whether one does must not be seen
-            faults.add(_UNREAD, [place])
-        else:
-            faults.add(_SHAPELESS, [] if fits else [place])
+    with _same_chance() as begin:
+        for place in range(count):
+            try:
+                begin()
+                item = items[place]
+                value = _array(item[0])
+                y[place] = _array(item[1]).item() if hasattr(item[1], "shape") else item[1]
+                fits = value.shape in (form, form[1:] if form[0] == 1 else form)
+                if fits:
+                    x[place] = _unit(value) if len(form) > 1 else value
+            except Exception:  # noqa: BLE001  an item may raise anything, and whether one does must not be seen
+                faults.add(_UNREAD, [place])
+            else:
+                faults.add(_SHAPELESS, [] if fits else [place])
     return x, y, faults
+
+
+@contextlib.contextmanager
+def _same_chance() -> Iterator[Callable[[], None]]:
+    """Puts the generators that all code shares into one public state, as often as it is called; they are put back.
+
+    A transform that draws from them would otherwise do something else to every item behind one that is added.
+    """
+    plain, whole = random.getstate(), np.random.get_state()
+
+    def begin() -> None:
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+
+    with torch.random.fork_rng():
+        try:
+            yield begin
+        finally:
+            random.setstate(plain)
+            np.random.set_state(whole)
 
 
 def _by_name(y: NDArray[Any], classes: Any) -> NDArray[Any]:
@@ -422,6 +464,6 @@ def _pixels(x: NDArray[Any], faults: Faults) -> NDArray[np.uint8]:
     """Pixels as bytes, by a scale that is public: 0 to 1 becomes 0 to 255, and what lies outside is the nearest end."""
     if x.dtype == np.uint8:
         return x
-    values = x.astype(np.float32)
+    values = _unit(x)
     faults.add(_NO_NUMBER, np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1)))
     return np.rint(np.clip(np.nan_to_num(values), 0.0, 1.0) * 255).astype(np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import nn, optim
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import airlock
-from airlock import nets
+from airlock import nets, private_training
 from airlock.errors import AirlockWarning, ConfigError, NetError, Refused
 from airlock.methods.dp_sgd import BROUGHT
 from airlock.private_training import WITH_MODULE, PrivatelyTrained
@@ -300,3 +301,42 @@ def test_another_module_is_another_run() -> None:
     with nets.held(other):
         assert nets.held_mark() != first
     assert first == again
+
+
+class Jittered(Dataset[Any]):
+    """A dataset with a random transform, as is usual where it is read anew in every epoch."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.rows[place] + torch.rand(4) + float(np.random.rand()) + random.random(), 0
+
+
+def test_a_random_transform_does_the_same_to_an_item_whoever_comes_before_it() -> None:
+    rows = torch.arange(24.0).reshape(6, 4)
+
+    def read(rows: torch.Tensor) -> Any:
+        return private_training._read(Jittered(rows), (4,), None).x
+
+    random.seed(1)
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    expected = random.Random(1).random()
+    assert np.array_equal(read(rows)[1:], read(rows[1:]))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert random.random() == expected
+
+
+def test_an_image_of_another_type_in_a_list_leaves_the_others_as_they_are() -> None:
+    images = [np.full((1, 2, 2), 51 * place, np.uint8) for place in range(5)]
+
+    def read(images: list[Any]) -> Any:
+        items, _ = private_training._opened((images, [0] * len(images)))
+        return private_training._read(items, (1, 2, 2), None).x
+
+    for odd in (np.full((1, 2, 2), 0.2), [[["a secret", 0.1], [0.1, 0.1]]]):
+        assert np.array_equal(read([*images, odd])[:5], np.stack(images))

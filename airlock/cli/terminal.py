@@ -315,18 +315,21 @@ SEARCHING = "searching"  # the label of a search's progress
 
 
 def _progress_lines() -> Callable[[str, int, int], None]:
-    """Reports progress in lines, of which each label has at most ten: for logs.
+    """Reports progress in lines, one for each tenth of a label's work: for logs.
 
-    How far a search is follows from the secret number of its runs. A bar vanishes, but a log is kept and may leave, so
-    it has no lines about searches.
+    A bar vanishes, but a log is kept and may leave. So it has no lines about searches, how far which is follows from
+    the secret number of its runs; and since some work is counted in records, it has shares alone, and all ten of them
+    whatever their number.
     """
     told: dict[str, int] = {}
 
     def report(label: str, done: int, total: int) -> None:
+        if label == SEARCHING or assists():
+            return
         tenth = 10 * done // max(1, total)
-        if tenth > told.get(label, 0) and label != SEARCHING and not assists():
-            told[label] = tenth
-            tell("", f"{label}: {done:,} of {total:,}")
+        for one in range(told.get(label, 0) + 1, tenth + 1):
+            tell("", f"{label}: {10 * one}%")
+        told[label] = max(tenth, told.get(label, 0))
 
     return report
 

@@ -6,14 +6,17 @@ arrays for the readers of `tables` and `npz`, so that a schema is declared and n
 Guarantee: whether and how a record is encoded depends on its own cells and on the declaration alone. Proof. A column's
 type in memory may depend on a single record (a missing cell turns whole numbers into fractions, a word turns numbers
 into objects), so no type is refused, and a cell has the same text and the same number in every type that holds it: a
-whole number is written without a decimal point, a number is converted by `float`, and a truth value is "true" or
-"false", or as a number 1 or 0. What is neither a number nor text leaves its own record out. ∎ Numbers beyond 2^53 are
-not exact in a column of fractions: write identifiers of that length as text.
+whole number is written without a decimal point, a number is converted by `float`, a truth value is "true" or "false",
+or as a number 1 or 0, and a date, of whatever type, is read as text. A list has no type, so each of its cells keeps its
+own (`as_array`). What is neither a number nor text leaves its own record out, whatever it raises. A column of fractions
+does not hold whole numbers from 2^53 on exactly, so a record with such a number is left out wherever cells are compared
+as text, in every type: two people whose identifiers are rounded to one would otherwise become one person. ∎
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import math
 import numbers
 from collections.abc import Iterator
@@ -23,11 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from airlock.config import Column, DataConfig
 from airlock.data import tables
 from airlock.data.npz import arrange, record_shape
-from airlock.data.remarks import Faults
+from airlock.data.remarks import Fault, Faults
 from airlock.data.split import Array
 from airlock.data.validate import Raw
 from airlock.errors import ConfigError, DataError
@@ -36,6 +40,7 @@ SOURCE = ":memory:"  # what a config says instead of a path
 WORDS = "the data in memory"  # and what errors and remarks call it
 _PLACE = Path(WORDS)
 _BLOCK = 8192
+_EXACT = 2**53  # a fraction holds every whole number below it
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def current() -> Frame | Arrays:
 
 def _as_records(value: object) -> Frame | Arrays:
     if isinstance(value, tuple | list) and len(value) in (2, 3) and not hasattr(value, "columns"):
-        return Arrays(*(None if part is None else _as_array(part) for part in value))  # type: ignore[arg-type]
+        return Arrays(*(None if part is None else as_array(part) for part in value))  # type: ignore[arg-type]
     frame = as_frame(value)
     if frame is None:
         raise DataError(
@@ -133,9 +138,15 @@ def as_frame(value: object) -> Frame | None:
     return Frame(shown, columns)
 
 
-def _as_array(part: object) -> Array:
+def as_array(part: object) -> Array:
+    """An array as it is; of a list, or a list of rows, one of objects, because numpy would give all cells one type.
+
+    Raises:
+        DataError: Its rows have different lengths.
+    """
     try:
-        return np.asarray(part)
+        whole = np.asarray(part)
+        return np.asarray(part, object) if isinstance(part, list | tuple) and whole.ndim <= 2 else whole
     except ValueError as error:
         raise DataError(
             f"as many numbers in each row of {WORDS}",
@@ -154,7 +165,7 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
     if isinstance(kept, Frame):
         return tables.shape(path, data)
     if not data.columns:
-        return record_shape(kept.x.shape, np.dtype(float) if _is_mixed(kept.x) else kept.x.dtype, _PLACE)
+        return record_shape(kept.x.shape, np.dtype(float) if is_mixed(kept.x) else kept.x.dtype, _PLACE)
     if kept.x.ndim != 2 or kept.x.shape[1] != len(data.columns):
         raise DataError(
             f"an array with {len(data.columns)} columns, one for each in data.columns",
@@ -185,35 +196,60 @@ def read(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
     kept, faults = current(), Faults()
     if isinstance(kept, Frame):
         tables.find_columns(kept.names, tables.wanted(data), _PLACE)
-        return tables.encode_blocks(_blocks(kept.columns, data), _PLACE, data, classes, faults)
+        return tables.encode_blocks(_blocks(kept.columns, data, faults), _PLACE, data, classes, faults)
     if data.columns:
         label, person = _free(data, "label"), _free(data, "person")
         named = {name: kept.x[:, place] for place, name in enumerate(data.columns)}
         named |= {label: kept.y} | ({} if kept.person is None else {person: kept.person})
         own = data.model_copy(update={"label": label, "person": person if data.person is not None else None})
-        return tables.encode_blocks(_blocks(named, own), _PLACE, own, classes, faults)
+        return tables.encode_blocks(_blocks(named, own, faults), _PLACE, own, classes, faults)
     faults = kept.faults.copy()
-    y = tables.labels("y", text(kept.y.reshape(-1)), classes, faults)
-    whose = None if data.person is None or kept.person is None else text(kept.person)
-    x = _numbers(kept.x) if _is_mixed(kept.x) else kept.x
+    y = tables.labels("y", _compared("y", kept.y.reshape(-1), faults), classes, faults)
+    whose = None
+    if data.person is not None and kept.person is not None:
+        whose = _compared(data.person, kept.person.reshape(-1), faults)
+    x = as_numbers(kept.x) if is_mixed(kept.x) else kept.x
     return Raw(arrange(x, _PLACE), y, faults, person=whose)
 
 
-def _is_mixed(x: Array) -> bool:
-    """Whether rows of numbers have become objects or text, for which one cell is enough."""
-    return x.ndim == 2 and x.dtype.kind in "OUS"
+def is_mixed(x: Array) -> bool:
+    """Whether rows of numbers have become objects, text or complex numbers, for which one cell is enough."""
+    return x.ndim == 2 and x.dtype.kind in "OUSc"
 
 
-def _numbers(x: Array) -> Array:
+def as_numbers(x: Array) -> Array:
     """Each cell by itself as a number; NaN, which leaves its record out, where it is none."""
     return np.array([_number(cell) for cell in x.reshape(-1).tolist()], np.float64).reshape(x.shape)
 
 
 def _number(cell: Any) -> float:
     try:
-        return float(cell)
+        return float(_plain(cell))  # type: ignore[arg-type]
     except Exception:  # noqa: BLE001 - an object of the user's own may raise anything
         return math.nan
+
+
+def _compared(name: str, values: Array, faults: Faults, first: int = 0) -> list[str | None]:
+    """Cells as text that is compared; a record with a number that not every type holds exactly is at fault."""
+    do = "Write such numbers as text."
+    faults.add(Fault(f"a number from 2^53 on in column '{name}', which is compared", do), first + _inexact(values))
+    return text(values)
+
+
+def _inexact(values: Array) -> NDArray[np.int64]:
+    """The positions of numbers from 2^53 on."""
+    if values.dtype.kind in "iufc":
+        return np.flatnonzero(np.abs(values.astype(complex)) >= _EXACT)
+    cells = enumerate(values.tolist() if values.dtype.kind == "O" else ())
+    return np.array([place for place, cell in cells if _is_inexact(cell)], np.int64)
+
+
+def _is_inexact(cell: Any) -> bool:
+    try:
+        plain = _plain(cell)
+        return isinstance(plain, numbers.Complex) and bool(abs(plain) >= _EXACT)  # type: ignore[operator]
+    except Exception:  # noqa: BLE001 - an object of the user's own may raise anything
+        return False
 
 
 def _free(data: DataConfig, name: str) -> str:
@@ -223,7 +259,7 @@ def _free(data: DataConfig, name: str) -> str:
     return name
 
 
-def _blocks(columns: dict[str, Any], data: DataConfig) -> Iterator[dict[str, tables.Cells]]:
+def _blocks(columns: dict[str, Any], data: DataConfig, faults: Faults) -> Iterator[dict[str, tables.Cells]]:
     wanted = (str(data.label), *data.columns, *([] if data.person is None else [data.person]))
     values = {name: np.asarray(columns[name]).reshape(-1) for name in wanted}
     counts = {len(cells) for cells in values.values()}
@@ -235,14 +271,18 @@ def _blocks(columns: dict[str, Any], data: DataConfig) -> Iterator[dict[str, tab
             "Take all from the same records.",
         )
     for first in range(0, max(counts), _BLOCK):
-        yield {
-            name: cells_of(cells[first : first + _BLOCK], tables.declared(data, name)) for name, cells in values.items()
-        }
+        yield {name: _block(name, cells[first : first + _BLOCK], data, faults, first) for name, cells in values.items()}
+
+
+def _block(name: str, values: Array, data: DataConfig, faults: Faults, first: int) -> tables.Cells:
+    column = tables.declared(data, name)
+    compared = column is None or column.categories is not None
+    return _compared(name, values, faults, first) if compared else cells_of(values, column)
 
 
 def cells_of(values: Array, column: Column | None) -> tables.Cells:
     """Numbers for a declared number, text otherwise; each cell by itself."""
-    number = column is not None and column.categories is None
+    number = column is not None and column.sort == "number"
     if number and values.dtype.kind in "fiub":
         return values.astype(np.float64)
     return text(values, ("0", "1") if number else ("false", "true"))
@@ -250,15 +290,37 @@ def cells_of(values: Array, column: Column | None) -> tables.Cells:
 
 def text(values: Array, truth: tuple[str, str] = ("false", "true")) -> list[str | None]:
     """Values as cells of text, with None for missing ones; classes and categories are compared with these."""
-    if values.dtype.kind == "M":
-        values = values.astype("datetime64[us]").astype(object)
+    if values.dtype.kind in "mM":
+        values = values.astype(f"{values.dtype.kind}8[us]").astype(object)
     return [_written(cell, truth) for cell in values.reshape(-1).tolist()]
 
 
 def _written(cell: object, truth: tuple[str, str]) -> str | None:
-    """One cell as text; None if it is missing. Equal values of different types are written alike."""
-    if isinstance(cell, bool | np.bool_):
-        return truth[bool(cell)]
+    """One cell as text; None if it is missing. Equal values of different types are written alike.
+
+    Nothing that a cell raises ends a release: a number may be too large to be written, and an object of the user's own
+    may raise anything.
+    """
+    try:
+        return _as_text(_plain(cell), truth)
+    except Exception:  # noqa: BLE001
+        return None
+
+
+def _plain(cell: Any) -> object:
+    """A scalar of numpy or torch as one of Python, and a complex number that is real as its real part."""
+    if isinstance(cell, str | int | float):
+        return cell
+    if isinstance(cell, np.datetime64 | np.timedelta64):
+        return cell.astype(f"{cell.dtype.kind}8[us]").item()
+    if getattr(cell, "shape", None) == () and not isinstance(cell, np.longdouble):
+        cell = cell.item()  # of the others, item gives one of Python
+    return cell.real if isinstance(cell, complex) and cell.imag == 0 else cell
+
+
+def _as_text(cell: object, truth: tuple[str, str]) -> str | None:
+    if isinstance(cell, bool):
+        return truth[cell]
     if isinstance(cell, str):
         return cell
     if isinstance(cell, bytes):
@@ -267,15 +329,11 @@ def _written(cell: object, truth: tuple[str, str]) -> str | None:
         return str(int(cell))
     if isinstance(cell, numbers.Real):
         value = float(cell)
-        if math.isnan(value):
-            return None
-        return tables.whole(value)
-    return None if cell is None or type(cell).__name__ in ("NAType", "NaTType") else _other(cell)
-
-
-def _other(cell: object) -> str | None:
-    """Whatever else: decimals and dates as they write themselves; nothing that a cell raises ends a release."""
-    try:
-        return str(cell)
-    except Exception:  # noqa: BLE001 - an object of the user's own may raise anything
+        return None if math.isnan(value) else tables.whole(value)
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
         return None
+    if isinstance(cell, datetime.datetime):
+        return datetime.datetime.isoformat(cell, " ")  # pandas would add billionths of a second
+    if isinstance(cell, datetime.timedelta):
+        return str(datetime.timedelta(cell.days, cell.seconds, cell.microseconds))
+    return str(cell)

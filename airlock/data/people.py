@@ -17,6 +17,7 @@ the bits above it can count, are out of reach.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -42,7 +43,7 @@ Ids = Sequence[str | None]
 
 def number(ids: Ids) -> NDArray[np.int64]:
     """One number per identifier, the same for equal ones and no others; None becomes the number of an empty one."""
-    each = [("" if one is None else one).encode("utf-8", "surrogateescape") for one in ids]
+    each = [_as_bytes(one) or b"" for one in ids]
     known: dict[bytes, int] = {}
     times: dict[int, int] = {}
     for one in sorted(set(each)):
@@ -50,6 +51,14 @@ def number(ids: Ids) -> NDArray[np.int64]:
         known[one] = found + (times.get(found, 0) << _BITS)
         times[found] = times.get(found, 0) + 1
     return np.array([known[one] for one in each], np.int64)
+
+
+def _as_bytes(identifier: str | None) -> bytes | None:
+    """The bytes that it was read from; None if there are none, as of half a pair of UTF-16."""
+    try:
+        return None if identifier is None else identifier.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return None
 
 
 def placed_by(identifier: bytes) -> int:
@@ -60,11 +69,15 @@ def placed_by(identifier: bytes) -> int:
 
 def leave_out_nobody(ids: Ids, faults: Faults) -> None:
     """Add the records that have no identifier to the faults."""
-    faults.add(NOBODY, (place for place, one in enumerate(ids) if one is None or one.strip().lower() in _MISSING))
+    missing = (_as_bytes(one) is None or str(one).strip().lower() in _MISSING for one in ids)
+    faults.add(NOBODY, (place for place, none in enumerate(missing) if none))
 
 
 def as_ids(values: Array, name: str, where: Path) -> list[str | None]:
     """An array of identifiers: whole numbers, text, or numbers of which NaN stands for none; 7.0 is 7.
+
+    Numbers with a point do not hold whole ones from 2^53 on exactly: there, one may be two people's, so it is no
+    identifier.
 
     Raises:
         DataError: It has more than one dimension, or holds something else.
@@ -79,7 +92,8 @@ def as_ids(values: Array, name: str, where: Path) -> list[str | None]:
     if values.dtype.kind == "S":
         return [bytes(one).decode("utf-8", "surrogateescape") for one in values.tolist()]
     if values.dtype.kind == "f":
-        return [None if np.isnan(one) else str(int(one)) if one.is_integer() else repr(one) for one in values.tolist()]
+        exact = [None if math.isnan(one) or abs(one) >= 2**_BITS else one for one in values.tolist()]
+        return [one if one is None else str(int(one)) if one.is_integer() else repr(one) for one in exact]
     return [str(one) for one in values.tolist()]
 
 

@@ -107,12 +107,24 @@ def test_no_way_of_printing_lets_a_name_act_on_the_terminal(
     with pytest.raises(typer.Exit):
         refused()
     with progress_bar() as report:
-        report(HOSTILE, 1, 2)
+        report(HOSTILE, 1, 10)
     out, err = capsys.readouterr()
     for text in (out, err):
         assert "[bold red]ok[/]" in text
         assert all(line.isprintable() for line in text.splitlines())
     assert err.count("\n") == 3  # a message, an error, a line of progress
+
+
+def test_a_log_of_progress_counts_no_records(capsys: pytest.CaptureFixture[str]) -> None:
+    """Features are computed record by record, in blocks: neither numbers nor the number of lines tell of how many."""
+    logs = []
+    for records in (1, 249, 12_345, 12_346):
+        with progress_bar() as report:
+            for done in [*range(250, records, 250), records]:
+                report("features", done, records)
+        logs.append(capsys.readouterr().err)
+    assert logs[0].count("\n") == 10
+    assert len(set(logs)) == 1
 
 
 def test_json_is_the_same_value_for_whoever_parses_it(capsys: pytest.CaptureFixture[str]) -> None:

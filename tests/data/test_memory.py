@@ -144,3 +144,55 @@ def test_a_release_from_memory_says_so(tmp_path: Path) -> None:
     assert again.bundle.card.data == made.bundle.card.data
     found = airlock.audit(made, data=FRAME, vault=vault, shadows=4, epochs=1, most=200)
     assert found.dossier.audit is not None
+
+
+HUGE = pytest.param(10**5000, id="of 5,001 digits")
+DATED = {"columns": {"since": {"min": "2000-01-01", "max": "2030-01-01"}, "age": COLUMNS["age"]}}
+
+
+@pytest.mark.parametrize("cell", [None, float("nan"), "what?", 3 + 0j, 1j, HUGE, pd.Timestamp(0)])
+def test_dates_and_labels_keep_their_meaning_beside_a_strange_cell(cell: object) -> None:
+    """A date written as a whole number is one in every type, and no number is too large to be read past."""
+    frame = FRAME.assign(since=20_100_101 + FRAME["age"] % 28, ill=np.arange(80) % 2)
+    declared = {**DATED, "classes": ["0", "1"]}
+    whole, _ = read(frame.iloc[:-1], **declared)
+    assert len(whole) == 79
+    for column in ("since", "age", "ill"):
+        cells = [*frame[column].iloc[:-1].tolist(), cell]
+        for changed in (pd.Series(cells), pd.Series(cells, dtype=object)):
+            found, _ = read(frame.assign(**{column: changed}), **declared)
+            others = np.array([row for row in found.tolist() if row in whole.tolist()])
+            assert len(others) == 79, (column, cell)
+            assert len(found) - 79 in (0, 1)
+
+
+@pytest.mark.parametrize("cell", ["x", 2, 2.5, None, True])
+def test_a_cell_of_a_list_does_not_change_the_type_of_the_others(cell: object) -> None:
+    """Numpy has one type for a list: beside 2, true is 1; beside text, 1.0 is '1.0'."""
+    x = np.arange(120.0).reshape(60, 2)
+    for classes, labels in ((["false", "true"], [False, True] * 30), (["0", "1"], [0.0, 1.0] * 30)):
+        own = {"columns": {}, "label": None, "classes": classes}
+        whole, _ = read((x[:-1].tolist(), labels[:-1]), **own)
+        found, _ = read((x.tolist(), [*labels[:-1], cell]), **own)
+        kept = [row for row in found.tolist() if row[0] != x[-1, 0]]
+        assert np.array_equal(np.array(kept), whole)
+        assert len(whole) == 59
+
+
+def test_an_identifier_that_a_fraction_does_not_hold_is_none_in_any_type() -> None:
+    """Otherwise a missing one, which makes fractions of all, would make one person of two."""
+    near = np.array([2**60 + place % 30 for place in range(80)])
+    more = {"person": "who", "people": 30}
+    for who in (pd.Series(near), pd.Series([*near[:-1], None]), pd.Series([*near[:-1], "x"], dtype=object)):
+        found, _ = read(FRAME.assign(who=who), **more)
+        assert len(found) == (1 if who.dtype == object else 0)
+    found, _ = read(FRAME.assign(who=near.astype(str)), **more)
+    assert len(found) > 60
+
+
+def test_half_a_pair_of_utf_16_is_nobody() -> None:
+    who = FRAME["who"].astype(str).to_list()
+    found, _ = read(FRAME.assign(who=pd.Series(["\ud800", *who[1:]], dtype=object)), person="who", people=30)
+    whole, _ = read(FRAME.assign(who=pd.Series([None, *who[1:]], dtype=object)), person="who", people=30)
+    assert len(found) > 60
+    assert np.array_equal(found, whole)

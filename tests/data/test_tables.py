@@ -476,6 +476,8 @@ def test_a_value_outside_its_range_is_clamped_or_left_out_as_declared():
         ({"categories": ["a", "indicator"], "missing": "indicator"}, "ambiguous"),
         ({"categories": ["a"], "outside": "refuse"}, "no range"),
         ({"min": "2020-01-01", "max": "2021-01-01", "missing": 5}, "a date in the range"),
+        ({"min": -1e308, "max": 1e308}, "between 1e-290 and 1e290"),
+        ({"min": 1e-320, "max": 1e-319}, "between 1e-290 and 1e290"),
     ],
 )
 def test_a_column_that_contradicts_itself_is_refused(column, why):

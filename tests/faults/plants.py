@@ -5,6 +5,7 @@ By room: mechanisms, the engine and training, accounting, searches, records, cha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import itertools
@@ -21,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from airlock import plugins
+from airlock import plugins, private_training
 from airlock.accounting import BudgetSchedule, PrivacyFilter, events
 from airlock.accounting.privacy_filter import UNIT, divergence
 from airlock.accounting.renyi import RenyiAccountant
@@ -34,7 +35,7 @@ from airlock.bundle.signing import signatures
 from airlock.bundle.signing.envelope import Envelope
 from airlock.bundle.signing.keys import Keyring, PublicKey
 from airlock.config import STEPS, Column
-from airlock.data import Records, Split
+from airlock.data import Records, Split, memory
 from airlock.data import people as data_people
 from airlock.data import split as data_split
 from airlock.data import tables as tables_of_files
@@ -1261,3 +1262,32 @@ def half_the_noise_on_errors(patch: Patch) -> None:
 def a_residual_is_not_clamped(patch: Patch) -> None:
     """The gradient of a certified regression grows with the distance from the target."""
     patch.setattr(convex.HuberHead, "residual", lambda self, outputs, targets: outputs - targets)
+
+
+# Records in memory.
+
+
+def cells_of_a_list_take_one_type(patch: Patch) -> None:
+    """As numpy makes them: one cell of text makes text of all numbers."""
+    patch.setattr(memory, "as_array", np.asarray)
+
+
+def numbers_in_a_column_of_dates_are_days(patch: Patch) -> None:
+    """Unless one cell of the column is none."""
+    cells_of = memory.cells_of
+
+    def by_type(values: Any, column: Column | None) -> Any:
+        date = column is not None and column.sort == "date" and values.dtype.kind in "if"
+        return values.astype(np.float64) if date else cells_of(values, column)
+
+    patch.setattr(memory, "cells_of", by_type)
+
+
+def identifiers_are_rounded(patch: Patch) -> None:
+    """Where one is missing, two people of nearly the same number become one."""
+    patch.setattr(memory, "_inexact", lambda values: np.empty(0, np.int64))
+
+
+def items_share_their_chance(patch: Patch) -> None:
+    """A random transform does something else to every item behind one that is added."""
+    patch.setattr(private_training, "_same_chance", lambda: contextlib.nullcontext(lambda: None))

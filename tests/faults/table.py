@@ -10,6 +10,7 @@ import dp_accounting as dpa
 
 from airlock.bundle import read_verified
 from tests import test_pipeline
+from tests import test_private_training as of_modules
 from tests.accounting import test_epsilon, test_events, test_privacy_filter, test_renyi
 from tests.auditing import test_evaluation, test_regression_errors
 from tests.bundle import test_answering, test_models, test_replan, test_strangers, test_swapped
@@ -17,6 +18,7 @@ from tests.bundle import test_register as of_register
 from tests.bundle.policy import test_rules as policy_rules
 from tests.bundle.signing import test_approval
 from tests.bundle.signing import test_signatures as of_signatures
+from tests.data import test_memory as in_memory
 from tests.data import test_people as people_apart
 from tests.data import test_split, test_tables
 from tests.faults import checks, plants
@@ -185,6 +187,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("shards by content though people are declared", "data.split", plants.people_are_sharded_by_content, called(people_apart.test_a_person_less_changes_one_shard_by_her_alone)),
     Fault("a person's test records all counted", "data.split", plants.every_record_of_a_test_person_counts, called(people_apart.test_nobody_is_in_two_parts_and_a_test_person_has_one_record)),
     Fault("people are numbered by position", "data.people", plants.people_numbered_by_position, called(people_apart.test_a_number_and_a_place_follow_from_the_own_identifier)),
+    Fault("cells of a list take one type", "data.memory", plants.cells_of_a_list_take_one_type, called(in_memory.test_a_cell_of_a_list_does_not_change_the_type_of_the_others, "x")),
+    Fault("numbers in a column of dates are days", "data.memory", plants.numbers_in_a_column_of_dates_are_days, called(in_memory.test_dates_and_labels_keep_their_meaning_beside_a_strange_cell, "what?")),
+    Fault("identifiers are rounded", "data.memory", plants.identifiers_are_rounded, called(in_memory.test_an_identifier_that_a_fraction_does_not_hold_is_none_in_any_type)),
+    Fault("items share their chance", "private_training", plants.items_share_their_chance, called(of_modules.test_a_random_transform_does_the_same_to_an_item_whoever_comes_before_it)),
     Fault("class weights above 1, after clipping", "class_weights", plants.class_weights_above_one, called(of_weights.one_record_counts_by_its_weight_and_at_most_once)),
     Fault("a head whose sensitivity forgets the largest class weight", "class_weights", plants.class_weights_above_one, called(weighted.a_heavy_record_moves_the_head_by_no_more_than_its_sensitivity)),
     Fault("head weights ignored", "Records", plants.records_weigh_one_each, court_of_people("answers/head", 500)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,11 @@ def test_a_column_may_have_any_name(name: str) -> None:
     assert kept.all()
 
 
+def _day(days: float) -> str | None:
+    """As a cell of a frame or a file, where a number of days is no date."""
+    return None if days != days else (date(1970, 1, 1) + timedelta(days=days)).isoformat()
+
+
 def test_it_answers_as_the_model_does(table_bundle: Bundle, table_model: ReleasedModel) -> None:
     """All kinds of rows at once: those that fit, barely fit, are missing something, or do not fit."""
     changes: list[dict[str, Any]] = [
@@ -148,7 +154,8 @@ def test_it_answers_as_the_model_does(table_bundle: Bundle, table_model: Release
             for c in columns}  # fmt: skip
     session = onnxruntime.InferenceSession(table_bundle.folder / "model.table.onnx")
     label, chances, refused, clamped = session.run(None, feed)
-    found = table_model.answer({c.name: feed[c.name] for c in columns})
+    given = {c.name: feed[c.name] for c in columns} | {"since": [_day(value) for value in feed["since"].tolist()]}
+    found = table_model.answer(given)
     np.testing.assert_allclose(chances, found.probabilities, atol=1e-6)
     assert [name or None for name in label] == found.names
     assert refused.tolist() == (found.labels < 0).tolist()
