@@ -139,8 +139,12 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _stripped(stream: IO[bytes]) -> Iterator[str]:
     """Lines in UTF-8 without their ends; what is no UTF-8 stands as surrogates, which no text has."""
-    for line in io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="\n"):
-        yield line.removesuffix("\n").removesuffix("\r")
+    lines = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="\n")
+    try:
+        for line in lines:
+            yield line.removesuffix("\n").removesuffix("\r")
+    finally:
+        lines.detach()  # whoever opened the stream closes it
 
 
 class _Unpacked(io.RawIOBase):
