@@ -58,7 +58,7 @@ from airlock.methods.contract import (
     Secrets,
     weights_of,
 )
-from airlock.nets import MEMORY, check, create, default_name
+from airlock.nets import MEMORY, check, create, default_name, names
 from airlock.nets.registry import seed_torch
 from airlock.training import Poisson, PrivateGradients, Resident, Run, fit, outcomes_of
 from airlock.training.augment import Name as AugmentName
@@ -203,6 +203,13 @@ class NoisyTraining(Channel[DpSgdFigures]):
         self.sampling_probability = min(1.0, self.settings.lot_size / self.records)
         self.expected_lot = self.sampling_probability * self.records
         self.net_name = default_name(facts.shape) if config.net == "auto" else config.net
+        if facts.vocabulary is not None and (config.net == "auto" or config.net in names()):
+            raise ConfigError(
+                "a network for texts as `net`",
+                "none" if config.net == "auto" else f"'{config.net}'",
+                "Built-in networks take numbers or images, and the numbers of a text are names of tokens.",
+                'Take method = "head", or name a network of your own as package.module:function.',
+            )
         if self.settings.augment != "none" and len(facts.shape) != 3:
             raise ConfigError(
                 'images for settings.augment other than "none"',

@@ -76,6 +76,7 @@ class Gaussian(DpSgd, TrainedWeights):
     title: ClassVar[str] = "a network by plain DP-SGD"
     rank: ClassVar[int] = 30
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
+    texts: ClassVar[bool] = True
     small: ClassVar[Mapping[str, object] | None] = ONE_STEP
 
     def parse_settings(self) -> DpSgdSettings:
