@@ -217,7 +217,8 @@ class TargetRange(Frozen):
 
 
 Side = Annotated[int, Field(ge=1, le=65_536)]
-ReadOff = Literal["classes", "columns", "people", "records"]
+MINILM = "minilm"  # the tokenizer of the encoder that comes with the extra `text`
+ReadOff = Literal["classes", "columns", "people", "records", "tokenizer"]
 
 
 class DataConfig(Frozen):
@@ -232,6 +233,11 @@ class DataConfig(Frozen):
         columns: The public schema of a CSV or Parquet file, in order.
         shape: The shape of one image in a folder, [channels, height, width]; public.
         target: The range of the label column where it holds a number to predict (`task = "regression"`); public.
+        text: The name of the column with the texts, where records are texts; then there are no columns.
+        tokenizer: What texts become numbers by: a tokenizer.json, or a folder that has one; public, and never fitted to
+            the records. "minilm" if left out: the one that comes with the extra `text`.
+        tokens: How many tokens a record has: longer texts are cut off and shorter ones padded, both on the right; 64 if
+            left out.
         records: The number of records the source holds for training, as a public figure; it need not be exact. Defaults
             to the published number for a named source. Never counted.
         test: A file of the same format with the test records; when left out, they are split off from the source.
@@ -241,7 +247,8 @@ class DataConfig(Frozen):
         people: The number of people, as a public figure; it need not be exact. Never counted.
         records_per_person: A bound K on the records of one person that a step or a release uses; 8 if left out.
         read_off: Which of these declarations were read off the records, not known beforehand: "classes", "columns",
-            "people", "records". Nothing pays for that: the card says that the guarantee does not cover them.
+            "people", "records", "tokenizer". Nothing pays for that: the card says that the guarantee does not cover
+            them.
     """
 
     source: str
@@ -251,6 +258,9 @@ class DataConfig(Frozen):
     columns: dict[str, Annotated[Column, BeforeValidator(_column)]] = Field(default_factory=dict)
     shape: tuple[Literal[1, 3], Side, Side] | None = None
     target: TargetRange | None = None
+    text: Annotated[str, Field(min_length=1)] | None = None
+    tokenizer: Annotated[str, Field(min_length=1)] | None = None
+    tokens: Annotated[int, Field(ge=1, le=8192)] | None = None
     records: Annotated[int, Field(ge=1)] | None = None
     test: str | None = None
     test_records: Annotated[int, Field(ge=1)] | None = None
@@ -687,7 +697,8 @@ def from_table(
 
 def placed(data: DataConfig, folder: Path | None) -> DataConfig:
     """The same data, with relative paths resolved against `folder` if they exist there."""
-    places = {key: resolved(getattr(data, key), folder) for key in ("source", "test")}
+    places = {key: resolved(getattr(data, key), folder) for key in ("source", "test", "tokenizer")}
+    places |= {"tokenizer": MINILM} if data.tokenizer == MINILM else {}
     return data.model_copy(update=places)
 
 

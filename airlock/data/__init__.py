@@ -15,6 +15,7 @@ nothing in this package unpickles, and nothing is allocated because a header say
     own            the user's own files, and a folder of images
     memory         frames and arrays that are in memory
     tables         CSV and Parquet, encoded by the public schema
+    text           texts as the numbers of their tokens, by a public tokenizer
     table_check    everything that is in the way of a table, for the holder alone
     parquet_pages  how large the pages of a Parquet file become in memory
     npz            arrays in an npz file, validated before they are read

@@ -153,6 +153,12 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
     kept = current()
     if isinstance(kept, Frame):
         return tables.shape(path, data)
+    if data.text is not None:
+        if kept.x.ndim != 1:
+            raise DataError(
+                "one text for each record, as data.text says", f"an array of shape {('N', *kept.x.shape[1:])}"
+            )
+        return tables.shape(path, _named(data))
     if not data.columns:
         return record_shape(kept.x.shape, np.dtype(float) if _is_mixed(kept.x) else kept.x.dtype, _PLACE)
     if kept.x.ndim != 2 or kept.x.shape[1] != len(data.columns):
@@ -161,7 +167,7 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
             f"one of shape {('N', *kept.x.shape[1:])}",
             "They are taken in the order in which they are declared.",
         )
-    return tables.shape(path, data.model_copy(update={"label": _free(data, "label"), "person": None}))
+    return tables.shape(path, _named(data))
 
 
 def check_person(person: str) -> None:
@@ -186,11 +192,11 @@ def read(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
     if isinstance(kept, Frame):
         tables.find_columns(kept.names, tables.wanted(data), _PLACE)
         return tables.encode_blocks(_blocks(kept.columns, data), _PLACE, data, classes, faults)
-    if data.columns:
-        label, person = _free(data, "label"), _free(data, "person")
+    if data.columns or data.text is not None:
+        own = _named(data)
         named = {name: kept.x[:, place] for place, name in enumerate(data.columns)}
-        named |= {label: kept.y} | ({} if kept.person is None else {person: kept.person})
-        own = data.model_copy(update={"label": label, "person": person if data.person is not None else None})
+        named |= {str(own.label): kept.y} | ({} if data.text is None else {data.text: kept.x})
+        named |= {} if own.person is None or kept.person is None else {own.person: kept.person}
         return tables.encode_blocks(_blocks(named, own), _PLACE, own, classes, faults)
     faults = kept.faults.copy()
     y = tables.labels("y", text(kept.y.reshape(-1)), classes, faults)
@@ -216,16 +222,18 @@ def _number(cell: Any) -> float:
         return math.nan
 
 
-def _free(data: DataConfig, name: str) -> str:
-    """A name that no column has."""
-    while name in data.columns:
-        name += "_"
-    return name
+def _named(data: DataConfig) -> DataConfig:
+    """The same declaration, with names for labels and identifiers that no other column of an array has."""
+    names = {}
+    for name in ("label", "person"):
+        names[name] = name
+        while names[name] in (data.text, *data.columns):
+            names[name] += "_"
+    return data.model_copy(update=names if data.person is not None else {**names, "person": None})
 
 
 def _blocks(columns: dict[str, Any], data: DataConfig) -> Iterator[dict[str, tables.Cells]]:
-    wanted = (str(data.label), *data.columns, *([] if data.person is None else [data.person]))
-    values = {name: np.asarray(columns[name]).reshape(-1) for name in wanted}
+    values = {name: np.asarray(columns[name]).reshape(-1) for name in tables.wanted(data)}
     counts = {len(cells) for cells in values.values()}
     if len(counts) > 1:
         raise DataError(

@@ -34,6 +34,7 @@ from airlock.data.npz import NpzFile
 from airlock.data.people import MANIFEST, declared_people, refuse_test_file, unit_of
 from airlock.data.remarks import Fault, Faults
 from airlock.data.split import Facts
+from airlock.data.text import open_tokenizer
 from airlock.data.validate import Raw, check_classes
 from airlock.errors import AirlockError, ConfigError, DataError
 
@@ -207,15 +208,19 @@ def facts(config: ReleaseConfig) -> Facts:
             "Test records are split off by split.test.",
             "Remove it, or name the file in data.test.",
         )
+    shape = kind.shape(path, data)
+    tokenizer = None if data.text is None else open_tokenizer(data)
     known = Facts(
         name=data.name or "private data",
-        shape=kind.shape(path, data),
+        shape=shape,
         classes=check_classes(classes) if data.target is None else (),
         records=data.records,
         test_records=(data.test_records or max(1, round(data.records * config.split.test))) if has_test else None,
         origin=f"The owner's {kind.title}; the number of records is {sized_by}; "
         + (f"classes are {named_by}." if data.target is None else "the target's range is declared."),
         columns=tuple(data.columns.items()),
+        vocabulary=None if tokenizer is None else tokenizer.vocabulary,
+        tokenizer=None if tokenizer is None else tokenizer.digest,
         read_off=data.read_off,
         target=data.target,
     )
@@ -273,9 +278,18 @@ def _kind(path: Path) -> FileKind:
 
 def _check_keys(data: DataConfig, kind: FileKind) -> None:
     """Refuse keys that would be ignored, which hides mistakes, and a test file of another kind."""
-    given = [key for key in ("label", "columns") if getattr(data, key)]
+    given = [key for key in ("label", "columns", "text", "tokenizer", "tokens") if getattr(data, key)]
     if kind in (NPZ, IMAGES) and given:
         raise ConfigError(f"data.label and data.columns only for a table, not for a {kind.title}", f"data.{given[0]}")
+    wrong = next((key for key in given if key in ("tokenizer", "tokens") and data.text is None), None)
+    wrong = "columns" if data.text is not None and data.columns else wrong
+    if wrong is not None:
+        raise ConfigError(
+            "data.text for the column of the texts, with data.tokenizer and data.tokens, or data.columns",
+            f"data.{wrong} {'along with' if data.text is not None else 'without'} data.text",
+            "Records are either texts or rows of declared columns.",
+            "Remove one of them.",
+        )
     if data.target is not None and not (data.columns and kind in (CSV, PARQUET, FRAME, ARRAYS)):
         raise ConfigError(
             'a table with data.columns for task = "regression"',

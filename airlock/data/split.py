@@ -64,6 +64,9 @@ class Facts:
         columns: Of a table: its columns by name, in the order in which they are encoded; empty for other data.
         read_off: Which of these declarations the owner read off the records; the guarantee does not cover them.
         target: The range of the number that is predicted; None where records have classes.
+        vocabulary: Of texts: how many different numbers a record may hold, which are then whole numbers below it (0:
+            nothing; otherwise a token's number plus 1); None for other data.
+        tokenizer: Of texts: SHA-256 of the public tokenizer.json that they were encoded by.
     """
 
     name: str
@@ -78,6 +81,8 @@ class Facts:
     columns: tuple[tuple[str, Column], ...] = ()
     read_off: tuple[ReadOff, ...] = ()
     target: TargetRange | None = None
+    vocabulary: int | None = None
+    tokenizer: str | None = None
 
     @property
     def task(self) -> Literal["classification", "regression"]:

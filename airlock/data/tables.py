@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from airlock.config import STEPS, Column, DataConfig, TargetRange, as_number
 from airlock.data.limits import check_bytes, check_ratio, reading
 from airlock.data.parquet_pages import largest_page
 from airlock.data.remarks import Fault, Faults
+from airlock.data.text import TOKENS, open_tokenizer
 from airlock.data.validate import Raw
 from airlock.errors import ConfigError, DataError, FormatError
 
@@ -236,12 +237,12 @@ _LARGEST_CELL = 2**31 - 1  # the file size is bounded by `limits`, and with it e
 
 def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
     """The shape of a record, from the schema alone."""
-    if not data.columns:
+    if data.text is None and not data.columns:
         raise ConfigError(
             "a public schema in data.columns",
             "none",
             "Ranges and categories inferred from the records would leak information about them.",
-            'For each column, write { min = 0, max = 120 } or ["red", "green"].',
+            'For each column, write { min = 0, max = 120 } or ["red", "green"] or name texts in data.text.',
         )
     if data.label is None:
         raise ConfigError("the label column's name in data.label", "none", do="Add a line label = '...'.")
@@ -252,9 +253,16 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
             "A model that is given the label learns nothing.",
             "Remove it from data.columns.",
         )
-    if data.person is not None and data.person in (data.label, *data.columns):
+    if data.text == data.label:
         raise ConfigError(
-            "the column of data.person outside data.columns and data.label",
+            "the label column and the column of texts to be two",
+            f"'{data.label}' as both",
+            "A model that is given the label learns nothing.",
+            "Correct data.text or data.label.",
+        )
+    if data.person is not None and data.person in (data.label, data.text, *data.columns):
+        raise ConfigError(
+            "the column of data.person outside data.columns, data.text and data.label",
             f"'{data.person}' in both",
             "Whose a record is must be neither learnt from nor predicted.",
             "Remove it from data.columns.",
@@ -267,7 +275,7 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
             "Every record would be left out.",
             "List the categories, or set other = true.",
         )
-    return (width(data.columns),)
+    return (width(data.columns) if data.text is None else data.tokens or TOKENS,)
 
 
 def column_names(path: Path) -> tuple[str, ...]:
@@ -298,7 +306,8 @@ def encode_blocks(
     blocks: Iterator[dict[str, Cells]], path: Path, data: DataConfig, classes: tuple[str, ...], faults: Faults
 ) -> Raw:
     """Blocks of cells by column name, encoded by the declared schema; each record by itself."""
-    label, features = str(data.label), width(data.columns)
+    label, features = str(data.label), shape(path, data)[0]
+    tokenizer = None if data.text is None else open_tokenizer(data)
     xs, ys, first = [np.empty((0, features), np.float32)], [np.empty(0, np.int64)], 0
     ids: list[str | None] = []
     for cells in blocks:
@@ -310,15 +319,19 @@ def encode_blocks(
             else targets(label, cells[label], data.target, faults, first)
         )
         check_bytes(path, 4 * features * (first + len(ys[-1])))
-        xs.append(encode(data.columns, cells, faults, first))
+        if tokenizer is None:
+            xs.append(encode(data.columns, cells, faults, first))
+        else:
+            texts = cast("Sequence[str | None]", cells[str(data.text)])
+            xs.append(tokenizer.encode(str(data.text), texts, faults, first))
         first += len(ys[-1])
     return Raw(np.concatenate(xs), np.concatenate(ys), faults, person=None if data.person is None else ids)
 
 
 def wanted(data: DataConfig) -> dict[str, Column | None]:
-    """What is read of a table: the label, the schema's columns and the people's identifiers."""
-    label = str(data.label)
-    return {label: declared(data, label), **data.columns, **({} if data.person is None else {data.person: None})}
+    """What is read of a table: the label, the schema's columns or the texts, and the people's identifiers."""
+    label, texts = str(data.label), [name for name in (data.text, data.person) if name is not None]
+    return {label: declared(data, label), **data.columns, **dict.fromkeys(texts)}
 
 
 def csv_blocks(

@@ -61,6 +61,7 @@ _READ_OFF = {
     "columns": "the ranges and categories of the columns",
     "people": "the number of people",
     "records": "the number of records",
+    "tokenizer": "the tokenizer",
 }
 NOTHING_ELSE_LEAVES = "Nothing but the bundle leaves: figures of the dossier are exact, and no ε covers them."
 TEACHER = "teacher"  # among the secrets: a network that stays inside and may be attacked along with the release

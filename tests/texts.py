@@ -1,0 +1,48 @@
+"""A tiny tokenizer and a few made-up reviews, for tests of texts as data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+WORDS = ("good", "fine", "great", "bad", "dull", "poor", "film", "plot", "actor", "the", "a", "was")
+SPECIAL = ("[UNK]", "[CLS]", "[SEP]")
+GOOD, BAD = WORDS[:3], WORDS[3:6]
+
+
+def tokenizer_json(unknown: str | None = "[UNK]", special: bool = True, **model: object) -> str:
+    """A tokenizer of whole words, and those that begin and end a text."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    words = {word: place for place, word in enumerate((*SPECIAL, *WORDS))}
+    made = Tokenizer(models.WordLevel(words, **({} if unknown is None else {"unk_token": unknown})))
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    if special:
+        own = [(name, words[name]) for name in SPECIAL[1:]]
+        made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=own)
+    made.enable_padding(length=99)  # what a file says of padding and truncation does not count
+    made.enable_truncation(3, direction="left")
+    table = json.loads(made.to_str())
+    table["model"] |= model
+    return json.dumps(table)
+
+
+def write_tokenizer(folder: Path, **kinds: object) -> Path:
+    """The same as a file."""
+    path = folder / "tokenizer.json"
+    path.write_text(tokenizer_json(**kinds), encoding="utf-8")  # type: ignore[arg-type]
+    return path
+
+
+def reviews(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Texts of four to nine words, and whether they are good or bad."""
+    chance, texts, labels = np.random.default_rng(seed), [], []
+    for _ in range(count):
+        good = bool(chance.integers(2))
+        told = [*chance.choice(GOOD if good else BAD, 2), *chance.choice(WORDS[6:], int(chance.integers(2, 8)))]
+        texts.append(" ".join(chance.permutation(told)))
+        labels.append("good" if good else "bad")
+    return texts, labels
