@@ -163,6 +163,8 @@ class Pretrained(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model: Any = model
+        for layer in model.modules():  # tables that the library makes anew: a released file holds all that it takes
+            layer._non_persistent_buffers_set.clear()
 
     def head_names(self) -> set[str]:
         """The parameters of the head: what is beside the model's body, and what pools its output."""
