@@ -752,7 +752,7 @@ def train_openly(
             "It is there to be compared with, and comparisons are of classes.",
         )
     split = data.load(config, data_dir)
-    name = nets.default_name(facts.shape) if config.net == "auto" else config.net
+    name = nets.default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
     net = nets.create(name, facts.shape, len(facts.classes), config.seed)
     run = Run(device=choose_device(config.device), progress=progress)
     batches = Shuffled(batch_size, config.seed)

@@ -31,6 +31,7 @@ from torch import nn
 from airlock.config import TargetRange
 from airlock.errors import NetError
 from airlock.methods.contract import NetworkArtefact
+from airlock.nets import domain
 from airlock.training.losses import MIDDLE
 
 PREDICTION = "prediction"
@@ -366,9 +367,9 @@ def largest_difference(
     session: Any, net: nn.Module, shape: tuple[int, ...], target: TargetRange | None = None
 ) -> float:
     """The largest difference of outputs between ONNX Runtime and torch on random batches, relative to their size."""
-    worst, net = 0.0, net if target is None else _InUnit(net, target)
+    worst, vocabulary, net = 0.0, domain.vocabulary_of(net), net if target is None else _InUnit(net, target)
     for batch in BATCHES:
-        x = probe(batch, shape)
+        x = probe(batch, shape, vocabulary)
         with torch.no_grad():
             wanted = net(torch.from_numpy(x)).numpy()
         given = session.run([output_of(target)], {"input": x})[0]
@@ -378,9 +379,9 @@ def largest_difference(
     return worst
 
 
-def probe(batch: int, shape: tuple[int, ...]) -> Floats:
-    """A fixed random batch in [0, 1]."""
-    return np.random.default_rng(batch).random((batch, *shape), dtype=np.float32)
+def probe(batch: int, shape: tuple[int, ...], vocabulary: int | None = None) -> Floats:
+    """A fixed random batch in [0, 1], or of texts."""
+    return domain.numbers(batch, shape, vocabulary, np.random.default_rng(batch))
 
 
 def _check_agreement(artefact: NetworkArtefact, content: bytes) -> None:

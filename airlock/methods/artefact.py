@@ -11,7 +11,7 @@ A network and a set of features are in this file. `Interface`, which leaves wher
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, get_args
@@ -69,9 +69,10 @@ class Artefact(Protocol):
         """The bundle now holds everything: remove the copy in the vault."""
 
 
-def weights_of(net: nn.Module) -> Arrays:
-    """Every floating-point tensor of a network, by name."""
-    state = {name: tensor.detach() for name, tensor in net.state_dict().items() if tensor.is_floating_point()}
+def weights_of(net: nn.Module, leave_out: Container[str] = ()) -> Arrays:
+    """Every floating-point tensor of a network but these, by name."""
+    own = {name: tensor.detach() for name, tensor in net.state_dict().items() if name not in leave_out}
+    state = {name: tensor for name, tensor in own.items() if tensor.is_floating_point()}
     return {name: tensor.double().cpu().numpy() for name, tensor in state.items()}
 
 

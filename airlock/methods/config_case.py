@@ -36,6 +36,7 @@ from airlock.errors import Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods.case import Arrays, Case, Disclosed, Disclosing, Scores, curve_of, less_noise
 from airlock.methods.contract import Channel
+from airlock.nets.domain import extreme, numbers
 from airlock.nets.registry import seed_torch
 from airlock.training import Run
 from airlock.training.loop import forked_generator
@@ -216,12 +217,12 @@ def neighbours(facts: Facts, seed: int) -> tuple[Split, Split]:
     chance = np.random.default_rng(seed)
 
     def some(count: int) -> Records:
-        numbers = chance.random((count, *facts.shape), np.float32)
+        made_up = numbers(count, facts.shape, facts.vocabulary, chance)
         y = np.arange(count) % len(facts.classes) if facts.target is None else chance.integers(0, STEPS + 1, count)
-        return Records((255 * numbers).astype(np.uint8) if len(facts.shape) == 3 else numbers, y)
+        return Records((255 * made_up).astype(np.uint8) if len(facts.shape) == 3 else made_up, y)
 
     private, public = some(PRIVATE), some(PUBLIC)
-    private.x[-1] = 255 if len(facts.shape) == 3 else 1  # an extreme record that every network still accepts
+    private.x[-1] = 255 if len(facts.shape) == 3 else extreme(facts.shape, facts.vocabulary)
     nobody = public.take(np.arange(0))
     if facts.unit == "person":
         private = private.take(np.append(np.arange(PRIVATE), np.full(VISITS - 1, PRIVATE - 1)))

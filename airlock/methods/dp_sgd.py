@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal, cast
@@ -35,19 +36,20 @@ from typing import Annotated, ClassVar, Literal, cast
 import dp_accounting as dpa
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from airlock.accounting import BudgetSchedule, Guarantee, calibrate
 from airlock.accounting.guarantee import Status
 from airlock.config import Positive, ReleaseConfig
 from airlock.data import Facts, Records, Split
-from airlock.errors import ConfigError
+from airlock.errors import ConfigError, NetError
 from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Randomness
 from airlock.mechanisms.clipping import SMALLEST
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
     ONE_RECORD,
     SIZE,
+    Arrays,
     Channel,
     Details,
     Disclosed,
@@ -58,7 +60,9 @@ from airlock.methods.contract import (
     Secrets,
     weights_of,
 )
-from airlock.nets import MEMORY, check, create, default_name, names
+from airlock.nets import MEMORY, check, create, default_name, hugging_face, names, public_name
+from airlock.nets.domain import declare, drawn, vocabulary_of
+from airlock.nets.hugging_face import merged
 from airlock.nets.registry import seed_torch
 from airlock.training import Poisson, PrivateGradients, Resident, Run, fit, outcomes_of
 from airlock.training.augment import Name as AugmentName
@@ -202,14 +206,14 @@ class NoisyTraining(Channel[DpSgdFigures]):
         self.records = facts.expected("private", config.split)
         self.sampling_probability = min(1.0, self.settings.lot_size / self.records)
         self.expected_lot = self.sampling_probability * self.records
-        self.net_name = default_name(facts.shape) if config.net == "auto" else config.net
-        if facts.vocabulary is not None and (config.net == "auto" or config.net in names()):
+        if facts.vocabulary is not None and config.net in names():
             raise ConfigError(
                 "a network for texts as `net`",
-                "none" if config.net == "auto" else f"'{config.net}'",
+                f"'{config.net}'",
                 "Built-in networks take numbers or images, and the numbers of a text are names of tokens.",
-                'Take method = "head", or name a network of your own as package.module:function.',
+                'Leave `net` out, or take method = "head", or name a network of your own.',
             )
+        self.net_name = default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
         if self.settings.augment != "none" and len(facts.shape) != 3:
             raise ConfigError(
                 'images for settings.augment other than "none"',
@@ -271,7 +275,8 @@ class NoisyTraining(Channel[DpSgdFigures]):
         """Fix the noise for (ε, δ) and check the network; touches no record."""
         net, figures = self.net(), self.figures()
         details: Details = {
-            "net": self.net_name,
+            "net": self.public_net_name,
+            **self.origin,
             "trainable_parameters": sum(p.numel() for p in net.parameters() if p.requires_grad),
             **figures.details,
             **self.weighing,
@@ -286,7 +291,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
         net = self.net()
         gradients, executed = self.train(net, split, plan.figures, randomness, run)
         return Executed(
-            artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
+            artefact=NetworkArtefact.leaving(merged(net), self.public_net_name, self.facts),
             events=executed,
             utility=outcomes_of(net, split.test, self.facts.task),
             details={**plan.details, **self.measured(gradients)},
@@ -302,7 +307,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
         def once(randomness: Randomness) -> Disclosed:
             net.load_state_dict(start)
             _, executed = self.train(net, split, figures, randomness, run)
-            return Disclosed(weights_of(net), executed)
+            return Disclosed(_moved(net, start), executed)
 
         return once
 
@@ -335,11 +340,38 @@ class NoisyTraining(Channel[DpSgdFigures]):
         gradients = self.source(net, split, data, figures, randomness)
         return gradients, Poisson(figures.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
 
+    @cached_property
+    def public_net_name(self) -> str:
+        """What the card calls the network."""
+        return public_name(self.net_name)
+
+    @cached_property
+    def origin(self) -> Details:
+        """For the card: the digest of the files that the network came from, where it came from some."""
+        return {"base_sha256": hugging_face.digest(self.net_name)} if hugging_face.is_named(self.net_name) else {}
+
+    @property
+    def brought(self) -> bool:
+        """Whether the network comes with weights, and not from the seed."""
+        name = self.net_name
+        return name == MEMORY or (hugging_face.is_named(name) and hugging_face.has_weights(name))
+
+    def untrained(self) -> nn.Module:
+        """The network as training finds it, from the public seed."""
+        net = create(self.net_name, self.facts.shape, self.facts.outputs, self.config.seed)
+        return declare(net, self.facts.vocabulary)
+
     def net(self) -> nn.Module:
         """A freshly initialised network; the seed is public and the check touches no record."""
-        shape, classes = self.facts.shape, self.facts.outputs
-        net = create(self.net_name, shape, classes, self.config.seed)
-        check(copy.deepcopy(net), self.net_name, shape, classes)
+        net, vocabulary = self.untrained(), self.facts.vocabulary
+        if vocabulary is not None and (vocabulary_of(net) or 0) < vocabulary:
+            raise NetError(
+                f"a net for a tokenizer of {vocabulary - 1:,} tokens",
+                f"one for {(vocabulary_of(net) or 1) - 1:,}",
+                "It would take some tokens for others.",
+                "Give data.tokenizer the one that belongs to the net.",
+            )
+        check(copy.deepcopy(net), self.public_net_name, self.facts.shape, self.facts.outputs)
         return net
 
     def noise_multiplier(self) -> float:
@@ -375,7 +407,16 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
     def assumptions(self) -> tuple[str, ...]:
         """The sentences that a reviewer ticks."""
-        return (*ASSUMPTIONS, *([BROUGHT] if self.net_name == MEMORY else []))
+        return (*ASSUMPTIONS, *([BROUGHT] if self.brought else []))
+
+
+def _moved(net: nn.Module, start: Mapping[str, Tensor]) -> Arrays:
+    """The weights, of frozen ones only how far each tensor has moved: nowhere, unless there is a fault."""
+    frozen = {name: p for name, p in net.named_parameters() if not p.requires_grad}
+    found = dict(weights_of(net, leave_out=frozen.keys()))
+    for name, parameter in frozen.items():
+        found[name] = (parameter.detach() - start[name].to(parameter)).abs().sum().double().cpu().numpy().reshape(1)
+    return found
 
 
 def training_schedule(
@@ -479,6 +520,6 @@ def _is_random(net: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether the network answers at random in training mode, as with dropout; tried on made-up records."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         seed_torch(0)
-        x = torch.rand(8, *shape)
+        x = drawn(net, 8, shape, 0)
         net.train()
         return not torch.equal(net(x), net(x))

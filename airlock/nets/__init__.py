@@ -7,6 +7,8 @@ In: a name, the shape of a record and the number of classes. Out: a `torch.nn.Mo
     compact      the all-convolutional family of RONA: large teachers, small students
     check        whether a network can be trained per sample
     frontend     frozen front ends with a linear head, and their whitening
+    hugging_face networks of transformers, from a folder, and what of them is trained
+    domain       made-up records such as a network takes
     tables       the columns of a table as features: steps of numbers, categories, products of two columns
     scattering   wavelet features, with nothing learned
     backbones    VGG, ResNet-18, EfficientNet-lite0 and a compact residual network
@@ -32,6 +34,7 @@ from airlock.nets.registry import (
     is_front,
     names,
     others,
+    public_name,
     register,
 )
 
@@ -49,5 +52,6 @@ __all__ = [
     "is_front",
     "names",
     "others",
+    "public_name",
     "register",
 ]

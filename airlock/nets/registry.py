@@ -26,6 +26,7 @@ from torch import nn
 
 from airlock import plugins
 from airlock.errors import NetError
+from airlock.nets import hugging_face
 from airlock.nets.backbones import RESIDUAL_WIDTHS, trained_linear, trained_name
 from airlock.nets.bert import NAME as MINILM
 from airlock.nets.bert import minilm_linear
@@ -199,8 +200,10 @@ def build_front(name: str, shape: Shape, classes: int) -> Framed:
     return whitened(net) if plain != name else net
 
 
-def default_name(shape: Shape) -> str:
-    """The built-in network for records of this shape, by the shape alone."""
+def default_name(shape: Shape, vocabulary: int | None = None) -> str:
+    """The network for records of this shape, by the shape alone; for texts, the encoder that comes with them."""
+    if vocabulary is not None:
+        return hugging_face.PREFIX + hugging_face.MINILM
     for name in ("digits-net", "tanh-net"):
         if _SHAPES[name][1](shape):
             return name
@@ -229,14 +232,29 @@ def build(name: str, shape: Shape, classes: int) -> nn.Module:
     return _TABLE[name](shape, classes)
 
 
+def public_name(name: str) -> str:
+    """What a card calls a network: its name, or of a folder what is public about it."""
+    return hugging_face.public_name(name) if hugging_face.is_named(name) else name
+
+
 def create(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
-    """A built-in network, one of another package, or the user's own (`package.module:function`), from `seed`."""
+    """A network from `seed`: built in, of another package or transformers, or the user's own (`module:function`)."""
     if name == MEMORY:
         return held_net()
-    make = open_user_net if ":" in name else _open_foreign if name in OTHERS else build
+    if hugging_face.is_named(name):
+        make = hugging_face.open_net
+    else:
+        make = open_user_net if ":" in name else _open_foreign if name in OTHERS else build
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed)
         return make(name, shape, classes)
+
+
+def tuned(net: nn.Module, how: hugging_face.Tune, rank: int, seed: int) -> nn.Module:
+    """The network with only these of its parameters to be trained (`hugging_face`); adapters are drawn from `seed`."""
+    with torch.random.fork_rng(devices=[]):
+        seed_torch(seed)
+        return hugging_face.tuned(net, how, rank)
 
 
 def open_user_net(name: str, shape: Shape, classes: int) -> nn.Module:

@@ -8,6 +8,7 @@ In: a network, records, a sampler and a source of gradients. Out: the trained ne
     gradients       where a step's gradient comes from, and what is minimised
     class_weights   how much a record of each class counts: declared weights, and why no bound changes
     private         private gradients: clip every record's, sum, add noise, divide by a public constant
+    adam_bc         Adam that takes the noise off its second moment
     noise_aware_lr  the largest learning rate at which noise does little harm
     augment         augmentations that change each record independently
     convex          logistic heads with a certified distance to their minimiser

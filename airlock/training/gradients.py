@@ -64,6 +64,10 @@ class GradientsOfPeople(Gradients, Protocol):
 class PlainGradients:
     """The gradient of the mean loss: no privacy."""
 
+    def noise_variance(self, name: str) -> Tensor:
+        """None."""
+        return torch.zeros(())
+
     @property
     def mark(self) -> dict[str, object]:
         """Nothing beyond its kind."""

@@ -34,6 +34,7 @@ from airlock.errors import Interrupted, TrainingError
 from airlock.mechanisms import Stream
 from airlock.nets.registry import seed_torch
 from airlock.training import checkpoint
+from airlock.training.adam_bc import AdamBC
 from airlock.training.devices import Resident
 from airlock.training.distributed import ALONE, Group, digest
 from airlock.training.gradients import Gradients, GradientsOfPeople, Named
@@ -72,7 +73,7 @@ class Recipe(Frozen):
 
     Args:
         steps: The number of optimiser steps.
-        optimiser: SGD (with momentum) or Adam.
+        optimiser: SGD (with momentum), Adam, or Adam that takes the noise off its second moment (`adam_bc`).
         learning_rate: The peak learning rate.
         momentum: The momentum of SGD.
         weight_decay: L2 penalty through the optimiser.
@@ -84,7 +85,7 @@ class Recipe(Frozen):
     """
 
     steps: Annotated[int, Field(ge=1, le=10_000_000)]
-    optimiser: Literal["sgd", "adam"] = "sgd"
+    optimiser: Literal["sgd", "adam", "adam-bc"] = "sgd"
     learning_rate: Positive
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -237,6 +238,7 @@ class _Session:
 
     def advance(self, step: int) -> None:
         recipe = self.recipe
+        variances = _noise_variances(self.net, self.gradients) if isinstance(self.optimiser, AdamBC) else []
         drawn = self.run.group.part(self.sampler.draw(step, self.data.units))
         x, y, owners = self.data.lot(drawn, lambda count: self._choice(step, count))
         chance = self._chance(step)
@@ -251,6 +253,8 @@ class _Session:
             cast(GradientsOfPeople, self.gradients)(self.net, x, y, step, owners)
         for group in self.optimiser.param_groups:
             group["lr"] = scheduled_rate(recipe.schedule, recipe.learning_rate, recipe.warmup, step, recipe.steps)
+        if isinstance(self.optimiser, AdamBC):
+            self.optimiser.noise_variances = variances
         self.optimiser.step()
         self._average(min(recipe.ema, (1 + step) / (10 + step)))
 
@@ -310,8 +314,27 @@ def mix(seed: int, step: int) -> int:
     return (value ^ (value >> 31)) >> 1
 
 
+def _noise_variances(net: nn.Module, gradients: Gradients) -> list[Tensor]:
+    """The noise on a coordinate of every trainable parameter in the next step, in the order of the optimiser.
+
+    Raises:
+        TrainingError: The gradients do not say how large their noise is.
+    """
+    variance = getattr(gradients, "noise_variance", None)
+    if variance is None:
+        raise TrainingError(
+            'gradients with noise of a known size for optimiser = "adam-bc"',
+            f"{type(gradients).__name__}",
+            "What is noise could not be told from what is not.",
+            'Set optimiser = "adam".',
+        )
+    return [variance(name) for name, p in net.named_parameters() if p.requires_grad]
+
+
 def _optimiser(net: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     trainable = [p for p in net.parameters() if p.requires_grad]
+    if recipe.optimiser == "adam-bc":
+        return AdamBC(trainable, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     if recipe.optimiser == "adam":
         return torch.optim.Adam(trainable, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     return torch.optim.SGD(

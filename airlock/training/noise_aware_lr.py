@@ -99,6 +99,9 @@ class _NoiseAlone:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         pass
 
+    def noise_variance(self, name: str) -> Tensor:
+        return torch.tensor(self.noise**2)
+
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
         generator = torch.Generator().manual_seed(mix(self.seed, step))
         for own in net.parameters():

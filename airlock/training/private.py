@@ -120,6 +120,12 @@ class PrivateGradients:
             **more,
         }
 
+    def noise_variance(self, name: str) -> Tensor:
+        """Of the noise that the next gradient of this parameter gets on each coordinate; public."""
+        noise = torch.tensor(self.noise.noise_multiplier * self.noise.sensitivity / self.expected_lot)
+        scale = self.clip.scale_of(name)
+        return (noise if scale is None else noise * scale.cpu()).square()
+
     def state(self) -> dict[str, Tensor]:
         """The bound, if it moves."""
         return {"clip_norm": torch.tensor(self.clip.norm, dtype=torch.float64)} if self.moving else {}

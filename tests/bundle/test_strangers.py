@@ -17,11 +17,12 @@ from airlock.cli import app
 from airlock.config import ReleaseConfig, load
 from airlock.errors import NetError, Refused
 from airlock.methods.contract import NetworkArtefact
-from airlock.nets import create
+from airlock.nets import create, hugging_face
 from airlock.nets.registry import build_front
 from airlock.pipeline import audit_bundle, plan_release
 from tests.bundle.conftest import CLASSES, FACTS, SHAPE, guarantee, make_release, noise
 from tests.bundle.forging import forge
+from tests.tiny_models import write as write_model
 
 CANARY = "canary_mod:make"
 SINGS = """
@@ -112,6 +113,30 @@ def test_no_command_imports_what_a_bundle_names(folder: Path, canary: Path) -> N
         done = CliRunner().invoke(app, line)
         assert done.exception is None or isinstance(done.exception, SystemExit), (line, done.exception)
         assert not canary.exists(), line
+
+
+@pytest.mark.parametrize("net", ["transformers:{folder}", "transformers:someone/bert", "transformers:minilm"])
+def test_no_command_looks_for_the_network_of_transformers_that_a_bundle_names(
+    folder: Path, tmp_path: Path, net: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of the receiver's own, a name on the hub, or the encoder that everybody has."""
+    looked: list[str] = []
+
+    def look(name: str) -> Path:
+        looked.append(name)
+        return tmp_path / "model"
+
+    monkeypatch.setattr(hugging_face, "folder_of", look)
+    monkeypatch.setattr("airlock.serve.run.serve", lambda *told: None)
+    named = net.format(folder=write_model("vit", tmp_path / "model"))
+    named_in(folder, "weights/gaussian", "net", named)
+    assert verify(folder).ok
+    for line in commands(folder):
+        done = CliRunner().invoke(app, line)
+        assert done.exception is None or isinstance(done.exception, SystemExit), (line, done.exception)
+        assert not looked, line
+    CliRunner().invoke(app, ["verify", str(folder), "--net", named])
+    assert looked  # where the user names it
 
 
 @pytest.mark.parametrize(("name", "key"), NAMING)

@@ -74,6 +74,7 @@ from airlock.methods.student import ensemble, teachers
 from airlock.methods.twin import sharded, sharded_case
 from airlock.methods.weights import head as weights_head
 from airlock.methods.weights.head import Head, HeadFigures
+from airlock.nets import domain, hugging_face
 from airlock.serve import answer_handler
 from airlock.serve.answer_handler import Batcher
 from airlock.training import ClassWeights, Poisson, PrivateGradients, Resident, convex, devices, loop, private
@@ -289,6 +290,29 @@ no_clipping = _changed_factors(lambda name, found, ones: ones)
 biases_not_clipped = _changed_factors(lambda name, found, ones: ones if name.endswith("bias") else found)
 the_last_row_of_a_block_not_clipped = _changed_factors(_one_at(-1))
 one_record_not_clipped = _changed_factors(_one_at(1))
+
+
+adapters_not_clipped = _changed_factors(lambda name, found, ones: ones if "lora_" in name else found)
+
+
+def half_the_norm_of_gpt2s_layers(patch: Patch) -> None:
+    squares = layers.TransposedRule.squares
+
+    def half(self: layers.TransposedRule, *given: Any, **more: Any) -> Named | None:
+        found = squares(self, *given, **more)
+        return None if found is None else {name: value / 4 for name, value in found.items()}
+
+    patch.setattr(layers.TransposedRule, "ghost", lambda self, call: True)
+    patch.setattr(layers.TransposedRule, "squares", half)
+
+
+def made_up_texts_are_empty(patch: Patch) -> None:
+    """Numbers from 0 to 1, which a network for text takes for no token at all."""
+    patch.setattr(domain, "vocabulary_of", lambda net: None)
+
+
+def a_card_names_the_folder(patch: Patch) -> None:
+    everywhere(patch, hugging_face.public_name, lambda name: name)
 
 
 def the_largest_tensor_for_the_norm(patch: Patch) -> None:

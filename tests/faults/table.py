@@ -51,10 +51,12 @@ from tests.methods.features import test_noised as of_noised
 from tests.methods.student import test_ensemble as of_ensemble
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
+from tests.nets import test_domain, test_hugging_face
 from tests.training import test_adaptive_clip, test_convex, test_loop, test_private, test_sampling
 from tests.training import test_class_weights as of_weights
 from tests.training import test_lots_of_people as of_people
 from tests.training.per_sample import test_copies, test_graphs, test_leave_one_out, test_people, test_sealed
+from tests.training.per_sample import test_transformers as of_transformers
 
 SYSTEM = secret_noise.noise_is_the_systems
 CHARGED = charging.every_answer_is_charged
@@ -133,6 +135,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("clip skipped for biases", "Clip", plants.biases_not_clipped, BLOCK),
     Fault("clip skipped for the last row of a block", "Clip", plants.the_last_row_of_a_block_not_clipped, ENGINE),
     Fault("clip skipped for one record", "Clip", plants.one_record_not_clipped, BLOCK),
+    Fault("adapters beside a network's layers are not clipped", "Clip", plants.adapters_not_clipped, with_folder(of_transformers.an_adapted_network_keeps_the_bound)),
+    Fault("half the norm of GPT-2's dense layers", "per_sample.layers", plants.half_the_norm_of_gpt2s_layers, with_folder(of_transformers.test_the_dense_layer_of_gpt2_has_a_rule_of_its_own)),
+    Fault("made-up texts are empty", "nets.domain", plants.made_up_texts_are_empty, called(test_domain.a_network_for_text_is_tried_on_texts)),
+    Fault("a card names the folder of its network", "nets.hugging_face", plants.a_card_names_the_folder, with_folder(test_hugging_face.test_a_card_names_no_path_and_nothing_that_can_be_loaded)),
     Fault("the largest tensor's norm for the L2 norm", "Clip", plants.the_largest_tensor_for_the_norm, BLOCK),
     Fault("Gram norms without cross terms", "per_sample.layers", plants.norms_without_cross_terms, ENGINE),
     Fault("copies of a record counted as records", "per_sample.engine", plants.copies_counted_as_records, called(test_copies.test_one_record_moves_the_sum_by_at_most_the_bound)),

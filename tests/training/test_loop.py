@@ -58,6 +58,7 @@ def train(recipe: Recipe, run: Run, private: bool, seed: int = 4) -> nn.Module:
 RECIPES = {
     "sgd": Recipe(steps=20, learning_rate=0.1),
     "sgd without momentum, cosine": Recipe(steps=20, learning_rate=0.1, momentum=0, schedule="cosine", warmup=0.2),
+    "adam without the noise": Recipe(steps=20, learning_rate=0.01, optimiser="adam-bc"),
     "adam and averaging": Recipe(steps=20, learning_rate=0.01, optimiser="adam", ema=0.9, schedule="linear"),
 }
 

@@ -39,8 +39,8 @@ from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, DataError
 from airlock.mechanisms import Clip
 from airlock.methods.contract import Details
-from airlock.methods.dp_sgd import DpSgdSettings
-from airlock.methods.weights.gaussian import Gaussian, settings_for
+from airlock.methods.weights.gaussian import Gaussian, GaussianSettings, settings_for
+from airlock.nets.domain import numbers
 from airlock.training import Resident
 from airlock.training.gradients import Gradients
 from airlock.training.per_sample.functional import FunctionalGradients
@@ -54,10 +54,11 @@ _UNPROTECTED = "The public records are not covered: the shape of the noise was c
 _CHUNK_BYTES = 1 << 27  # memory for one chunk of per-record gradients
 _FLOOR = 1e-2  # of the mean: a group that public records hardly move keeps some noise, and some room for gradients
 _WARM_STEPS, _WARM_RATE = 20, 1e-2
+_SHARED = 0.5  # of a synthetic text's tokens: its class's own
 _PROXY_NOISE = 0.2  # on a synthetic record, whose values lie in [0, 1]
 
 
-class ShapedSettings(DpSgdSettings):
+class ShapedSettings(GaussianSettings):
     """Private training with shaped clipping and noise.
 
     Args:
@@ -117,7 +118,8 @@ class Shaped(Gaussian):
     def extras(self) -> Details:
         """Where the shape comes from; also its gain, where no record is needed to know it."""
         words = {"public": "public records", "proxy": "synthetic records", "none": "none: a plain norm"}
-        how = {
+        how: Details = {
+            **super().extras(),
             "shape_from": words[self.shape_from],
             "granularity": self.settings.granularity,
             "objective": self.settings.objective,
@@ -149,7 +151,8 @@ class Shaped(Gaussian):
 
     @cached_property
     def _proxy_shape(self) -> Shape:
-        x, y = synthetic_records(self.facts.shape, len(self.facts.classes), _RECORDS, self.config.seed)
+        shape, vocabulary = self.facts.shape, self.facts.vocabulary
+        x, y = synthetic_records(shape, len(self.facts.classes), _RECORDS, self.config.seed, vocabulary)
         return self._shape(self.net(), x, y)
 
     def _shape(self, net: nn.Module, x: Tensor, y: Tensor) -> Shape:
@@ -298,14 +301,22 @@ def _flat(values: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([value.flatten() for value in values.values()])
 
 
-def synthetic_records(shape: tuple[int, ...], classes: int, records: int, seed: int) -> tuple[Tensor, Tensor]:
+def synthetic_records(
+    shape: tuple[int, ...], classes: int, records: int, seed: int, vocabulary: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Inputs and labels that stand in for public records, from a public seed and the shape of a record alone.
 
     Every class is one smooth random pattern, every record its class's pattern plus noise, in [0, 1] as images and
-    declared columns are. They teach nothing about the data, but show which layers have large gradients.
+    declared columns are. With a vocabulary they are texts of random lengths, about half of whose tokens are their
+    class's. They teach nothing about the data, but show which layers have large gradients.
     """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(records) // 2 % classes  # pairs, so that each half of the records has every class
+    if vocabulary is not None:
+        texts = torch.from_numpy(numbers(records, shape, vocabulary, np.random.default_rng(seed)))
+        own = torch.randint(1, vocabulary, (classes, *shape), generator=generator).float()[labels]
+        kept = (texts > 0) & (torch.rand(texts.shape, generator=generator) < _SHARED)
+        return torch.where(kept, own, texts), labels
     patterns = _patterns(shape, classes, generator)
     noise = torch.randn(records, *shape, generator=generator)
     return (patterns[labels] + _PROXY_NOISE * noise).clamp(0.0, 1.0), labels

@@ -180,7 +180,8 @@ def _members(membership: Membership, count: int, records: int) -> list[Index]:
 def bytes_per_model(net: nn.Module, data: Resident, batch_size: int, recipe: Recipe) -> int:
     """Roughly what one model needs in training: weights, gradients, optimiser state, and activations of a batch."""
     weights = sum(p.numel() * p.element_size() for p in net.parameters())
-    copies = 3 + (recipe.optimiser == "adam" or recipe.momentum > 0) + (recipe.optimiser == "adam") + (recipe.ema > 0)
+    adam = recipe.optimiser != "sgd"
+    copies = 3 + (adam or recipe.momentum > 0) + adam + (recipe.ema > 0)
     outputs = [data.x[:1].numel()]
     probe = copy.deepcopy(net).cpu().eval()
 

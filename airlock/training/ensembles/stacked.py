@@ -28,6 +28,7 @@ from torch.func import functional_call, vmap
 
 from airlock.errors import NetError
 from airlock.nets.check import check_independence
+from airlock.nets.domain import drawn
 from airlock.nets.registry import seed_torch
 from airlock.training.devices import capture
 from airlock.training.ensembles import stacked_layers
@@ -433,8 +434,7 @@ def _try_vmap(
     dropouts = Dropouts(nets[0], shape, device)
     fills = not _mixes(nets[0], shape) and all(call[2][0] == records for call in dropouts.calls(records))
     engine = Vmapped(nets[0], dropouts, fills, fused, objective)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand((2, records, *shape), generator=generator).to(device)
+    x = drawn(nets[0], 2 * records, shape, 0).view(2, records, *shape).to(device)
     y = torch.zeros((2, records), dtype=torch.int64, device=device)
     found = []
     for way in (engine, Looped(nets[0], dropouts, objective)):

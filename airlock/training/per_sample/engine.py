@@ -61,7 +61,7 @@ class Use:
         self._masked: tuple[int, Tensor] | None = None
         with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
             self.size = _size(*self_check.measure(net, like, copies, lot.most, loss), lot, like.device)
-            self.filling = self_check.made_up(like, self.size, copies, 3)
+            self.filling = self_check.made_up(net, like, self.size, copies, 3)
             self.engine, self.reason, self.careful = self_check.choose(net, like, copies, self.size, lot.most, loss)
             self.sealed.restore()
             if isinstance(self.engine, OneByOne):

@@ -31,7 +31,7 @@ class Forward:
     def __init__(self, net: nn.Module, like: Tensor, size: int) -> None:
         self.net, self.size = net, size
         self.sealed, self.careful, self.reason = Sealed(net), False, ""
-        self.filling = self_check.made_up(like, self.size, 1, 3)
+        self.filling = self_check.made_up(net, like, self.size, 1, 3)
         self.steady = self_check.is_steady(net)
         self.decisions: tuple[bool, ...] | None = None
         with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []), self_check.still():
@@ -112,7 +112,7 @@ class Forward:
 
     def _shown(self) -> bool:
         """Whether batches may be trusted."""
-        x, again = (self_check.made_up(self.filling, self.size, 1, seed) for seed in (1, 2))
+        x, again = (self_check.made_up(self.net, self.filling, self.size, 1, seed) for seed in (1, 2))
         for careful in (False, True):
             try:
                 with torch.no_grad(), self_check.carefully(careful):

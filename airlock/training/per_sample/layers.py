@@ -29,6 +29,7 @@ from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from airlock.mechanisms.clipping import row_squares
+from airlock.nets.hugging_face import is_conv1d
 from airlock.training.gradients import Named
 from airlock.training.per_sample.operator_rules import Axis, Unshown
 from airlock.training.per_sample.people import TRITON, People
@@ -147,6 +148,10 @@ class Product(Rule):
     def sizes(self, call: LayerCall) -> tuple[int, int, int]:
         """T, in and out."""
 
+    def factors(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """The two sides in the order (columns, rows) of the weight, which has a row for each output."""
+        return a, b
+
     def ghost(self, call: LayerCall) -> bool:
         """Whether norms are computed without forming rows."""
         positions, into, out = self.sizes(call)
@@ -162,7 +167,8 @@ class Product(Rule):
         a, b = self.sides(call)
         found = {}
         if "weight" in self.names:
-            found["weight"] = torch.bmm(b.transpose(1, 2), a).view(len(b), *self.layer.weight.shape)
+            columns, rows = self.factors(a, b)
+            found["weight"] = torch.bmm(rows.transpose(1, 2), columns).view(len(b), *self.layer.weight.shape)
         if "bias" in self.names:
             found["bias"] = _over_places(b)
         return found
@@ -174,11 +180,12 @@ class Product(Rule):
         a, b = self.sides(call)
         found = {}
         if "weight" in self.names:
-            scaled = b if scales is None else _over(b, scales["weight"])
+            columns, rows = self.factors(a, b)
+            scaled = rows if scales is None else _over(rows, scales["weight"])
             if call.people is None:
-                found["weight"] = product_squares(a, scaled, scales is None, exact)
+                found["weight"] = product_squares(columns, scaled, scales is None, exact)
             else:
-                found["weight"] = product_squares_by_person(a, scaled, call.people, scales is None, exact)
+                found["weight"] = product_squares_by_person(columns, scaled, call.people, scales is None, exact)
         if "bias" in self.names:
             summed = _over_places(b)
             if call.people is not None:
@@ -192,7 +199,7 @@ class Product(Rule):
         a, b = self.sides(call)
         found = {}
         if "weight" in self.names:
-            total = weighted_product(factors["weight"], a, b, not scaled, call.people)
+            total = weighted_product(factors["weight"], *self.factors(a, b), not scaled, call.people)
             found["weight"] = total.view_as(self.layer.weight)
         if "bias" in self.names:
             found["bias"] = weighted_sum(factors["bias"], call.kept["bias"])
@@ -227,6 +234,14 @@ class LinearRule(Product):
         """From the shape of a slice."""
         a, b = call.a, call.back
         return a[0, ..., 0].numel(), a.shape[-1], b.shape[-1]
+
+
+class TransposedRule(LinearRule):
+    """Conv1D of GPT-2: a dense layer whose weight has a row for each input."""
+
+    def factors(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """The other way round."""
+        return b, a
 
 
 class ConvRule(Product):
@@ -454,6 +469,8 @@ def rule_for(layer: nn.Module, names: tuple[str, ...]) -> Rule:
     plain = set(names) <= {"weight", "bias"}
     if plain and _acts_as(layer, nn.Linear):
         return LinearRule(layer, names)
+    if plain and is_conv1d(layer):
+        return TransposedRule(layer, names)
     if plain and _acts_as(layer, nn.Conv1d, nn.Conv2d) and _one_group(layer):
         return ConvRule(layer, names)
     if plain and _acts_as(layer, nn.Embedding) and _plain_table(layer):

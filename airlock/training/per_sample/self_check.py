@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from airlock.errors import AirlockWarning
 from airlock.mechanisms.clipping import SLACK, Clip
+from airlock.nets import domain
 from airlock.threads import one_thread
 from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
@@ -100,7 +101,7 @@ def choose(
                 with carefully(careful):
                     if precision(like.device) != "fp32" and not careful:
                         with plainly(like.device), still():
-                            batch = _batch(like, copies, min(size, _TRIED_PLAIN), loss.other)
+                            batch = _batch(net, like, copies, min(size, _TRIED_PLAIN), loss.other)
                             _check_right(make(), OneByOne(net, sealed, loss), *batch, most)
                     _try(engine, OneByOne(net, sealed, loss), like, copies, size, most)
                 return engine, "; ".join(reasons), careful
@@ -162,7 +163,7 @@ def plainly(device: torch.device) -> Iterator[None]:
 def measure(net: nn.Module, like: Tensor, copies: int, most: int = 1, loss: Loss = CROSS_ENTROPY) -> tuple[int, int]:
     """Roughly how many bytes and positions a record needs; measured on two made-up records, by an engine that works."""
     sealed = Sealed(net)
-    x, y = made_up(like, 2, copies, 0), torch.zeros(2, dtype=torch.int64, device=like.device)
+    x, y = made_up(net, like, 2, copies, 0), torch.zeros(2, dtype=torch.int64, device=like.device)
     for engine in (BookKeeper(net, sealed.constants, loss=loss), FunctionalGradients(net, loss)):
         try:
             engine.squares(x, y, people=_people(y, most))
@@ -174,10 +175,10 @@ def measure(net: nn.Module, like: Tensor, copies: int, most: int = 1, loss: Loss
     return 1, 1
 
 
-def made_up(like: Tensor, records: int, copies: int, seed: int) -> Tensor:
-    """Random records: numbers from 0 to 1, or the integers 0 and 1, which are valid indices of every embedding."""
-    chance, shape = np.random.default_rng(seed), (records * copies, *like.shape[1:])
-    numbers = chance.random(shape, np.float32) if like.is_floating_point() else chance.integers(0, 2, shape)
+def made_up(net: nn.Module, like: Tensor, records: int, copies: int, seed: int) -> Tensor:
+    """Random records such as this network takes (`nets.domain`), in the type, layout and place of `like`."""
+    chance, whole = np.random.default_rng(seed), not like.is_floating_point()
+    numbers = domain.numbers(records * copies, like.shape[1:], domain.vocabulary_of(net), chance, whole=whole)
     x = torch.from_numpy(numbers).to(like.device, like.dtype)
     last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last) and not like.is_contiguous()
     return x.contiguous(memory_format=torch.channels_last) if last else x
@@ -195,8 +196,8 @@ def _try(
     engine: BookKeeper | FunctionalGradients, reference: OneByOne, like: Tensor, copies: int, size: int, most: int
 ) -> None:
     """Raise if anything rules out this engine."""
-    x, y = _batch(like, copies, size, engine.loss.other)
-    again = made_up(like, size, copies, 2)
+    x, y = _batch(engine.net, like, copies, size, engine.loss.other)
+    again = made_up(engine.net, like, size, copies, 2)
     if isinstance(engine, BookKeeper):
         _fix_decisions(engine, x, again, y)
     with still():
@@ -205,10 +206,10 @@ def _try(
         _check_right(engine, reference, x, y, most)
 
 
-def _batch(like: Tensor, copies: int, size: int, other: int) -> tuple[Tensor, Tensor]:
+def _batch(net: nn.Module, like: Tensor, copies: int, size: int, other: int) -> tuple[Tensor, Tensor]:
     y = torch.zeros(size, dtype=torch.int64, device=like.device)
     y[1::2] = other
-    return made_up(like, size, copies, 1), y
+    return made_up(net, like, size, copies, 1), y
 
 
 def _fix_decisions(engine: BookKeeper, x: Tensor, again: Tensor, y: Tensor) -> None:

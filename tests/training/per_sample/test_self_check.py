@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from airlock.nets import create
 from airlock.training.gradients import Named
@@ -45,7 +45,7 @@ def test_what_bf16_would_hide_is_found_in_plain_float32(bf16: bool, monkeypatch:
 
 def tip(records: set[int], monkeypatch: Patch) -> None:
     """In autocast the ordinary gradient of some records is another one, as where rounding tips a ReLU over."""
-    gradient, x = OneByOne.gradient, self_check.made_up(LIKE, 8, 1, 1)
+    gradient, x = OneByOne.gradient, self_check.made_up(nn.Identity(), LIKE, 8, 1, 1)
 
     def tipped(self: OneByOne, row: Tensor, label: Tensor) -> Named | None:
         found = gradient(self, row, label)

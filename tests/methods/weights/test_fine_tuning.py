@@ -1,0 +1,152 @@
+"""`weights`/`gaussian` on networks of transformers: what is trained, what leaves, what the card says, and the court."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from airlock import data, methods
+from airlock.auditing import judge
+from airlock.bundle import export
+from airlock.config import from_table
+from airlock.data import Facts, Records
+from airlock.errors import ConfigError, NetError
+from airlock.mechanisms import Randomness, Stream
+from airlock.methods import Release
+from airlock.methods.config_case import neighbours, of_config
+from airlock.methods.dp_sgd import BROUGHT, _moved
+from airlock.methods.weights.gaussian import Gaussian
+from airlock.methods.weights.shaped import synthetic_records
+from airlock.nets.domain import numbers, vocabulary_of
+from airlock.training import Run
+from tests.tiny_models import TOKENS, VOCABULARY, save, write
+
+CLASSES = ("bad", "good")
+FACTS = Facts("made-up", (TOKENS,), CLASSES, 100, None, "Made up.", vocabulary=VOCABULARY + 1)
+
+
+def build(net: Path | str, facts: Facts = FACTS, method: str = "gaussian", **settings: Any) -> Gaussian:
+    table = {
+        "channel": "weights", "method": method, "data": "digits", "epsilon": 8.0, "delta": 1e-3,
+        "net": f"transformers:{net}" if isinstance(net, Path) else net,
+        "settings": {"steps": 3, "lot_size": 40, **settings},
+    }  # fmt: skip
+    made = methods.build(from_table(table), facts)
+    assert isinstance(made, Gaussian)
+    return made
+
+
+def release(channel: Gaussian) -> Release:
+    x = numbers(100, (TOKENS,), VOCABULARY + 1, np.random.default_rng(0))
+    split = data.divide(FACTS, Records(x, (x[:, 0] > 10).astype(np.int64)), None, channel.config.split, seed=0)
+    return channel.release(split, Randomness.make(0, insecure_seed=1), Run())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save("bert", tmp_path_factory.mktemp("bert"), classes=2)
+
+
+def test_adapters_are_merged_and_what_is_frozen_leaves_as_it_came(folder: Path) -> None:
+    made, came = release(build(folder, learning_rate=0.05)), load_file(folder / "model.safetensors")
+    left = {name.removeprefix("model."): value for name, value in made.network.net.named_parameters()}
+    assert left.keys() == came.keys()
+    moved = {name for name, value in came.items() if not left[name].equal(value)}
+    dense = {name for name in came if name.endswith("weight") and came[name].dim() == 2 and "embeddings" not in name}
+    head = {name for name in came if "classifier" in name or "pooler" in name}
+    assert moved == dense | head
+    assert made.plan.details["tune"] == "lora, rank 16"
+    assert len(str(made.plan.details["base_sha256"])) == 64
+    assert made.network.net_name == made.plan.details["net"]
+    assert str(folder) not in str(made.plan)
+    assert BROUGHT in made.guarantee.assumptions
+
+
+def test_it_leaves_as_onnx_that_takes_ids(folder: Path) -> None:
+    """Also with a table of more positions than a constant may have: it is among the weights."""
+    made = release(build(write("bert", folder / "long", max_position_embeddings=200))).network
+    assert vocabulary_of(made.net) == VOCABULARY + 1
+    session = export.open_onnx(export.to_onnx(made))
+    assert export.largest_difference(session, made.net, (TOKENS,)) <= export.TOLERANCE
+    probe = export.probe(7, (TOKENS,), vocabulary_of(made.net))
+    assert len(np.unique(probe)) > 10  # texts, and no zeros
+    empty = session.run(["logits"], {"input": np.zeros((2, TOKENS), np.float32)})[0]
+    with torch.no_grad():
+        assert np.allclose(empty, made.net(torch.zeros(2, TOKENS)).numpy(), atol=1e-4)
+
+
+def test_without_weights_all_of_it_is_trained_from_the_seed(tmp_path: Path) -> None:
+    made = build(write("bert", tmp_path))
+    assert made.tune == "full"
+    assert BROUGHT not in made.plan().guarantee.assumptions
+    assert "tune" not in made.plan().details
+    assert made.settings.optimiser == "adam"
+    same = build(write("bert", tmp_path), tune="last")
+    assert same.plan().details["trainable_parameters"] < made.plan().details["trainable_parameters"]
+
+
+def test_the_learning_rate_follows_from_what_is_trained_unless_it_is_given(folder: Path) -> None:
+    rates = [build(folder, tune=how).settings.learning_rate for how in ("full", "lora", "bias", "last")]
+    assert rates == sorted(rates)
+    assert len(set(rates)) == 4
+    assert build(folder).settings.learning_rate == rates[1]
+    assert build(folder, tune="full", learning_rate=0.5).settings.learning_rate == 0.5
+
+
+def test_the_events_are_those_of_any_network(folder: Path) -> None:
+    """What is trained changes nothing about what a step costs."""
+    costs = {str(build(folder, tune=how).plan().guarantee.events) for how in ("full", "lora", "bias", "last")}
+    assert len(costs) == 1
+
+
+def test_a_tokenizer_with_more_tokens_than_the_network_is_refused_before_data(folder: Path) -> None:
+    larger = Facts("made-up", (TOKENS,), CLASSES, 100, None, "Made up.", vocabulary=VOCABULARY + 2)
+    with pytest.raises(NetError, match=f"a tokenizer of {VOCABULARY + 1} tokens"):
+        build(folder, larger).plan()
+
+
+def test_of_another_network_only_the_whole_is_trained() -> None:
+    with pytest.raises(ConfigError, match=r"settings\.tune"):
+        build("mlp", tune="lora")
+
+
+def test_made_up_texts_are_texts(folder: Path) -> None:
+    """The court's records and the proxy's, of which numbers from 0 to 1 would all be empty."""
+    for split in neighbours(FACTS, 0):
+        assert split.private.x.max() == VOCABULARY
+        assert len(np.unique(split.private.x)) > 10
+    x, y = synthetic_records((TOKENS,), 2, 64, 0, VOCABULARY + 1)
+    assert x.max() == VOCABULARY
+    assert x.eq(x.floor()).all()
+    alike = [float((x[y == c][0::2] == x[y == c][1::2])[:, 0].float().mean()) for c in (0, 1)]
+    assert min(alike) > 0.1  # of one class, whose own tokens are half of them
+    assert build(folder, method="shaped").plan().details["shape_from"] == "synthetic records"
+
+
+def test_the_very_configuration_stands_in_court(folder: Path) -> None:
+    case = of_config(methods.build, build(folder).config, FACTS, Run())
+    found = judge(case, Stream.from_seed(0), 64, 0.999, 60.0)
+    assert not found.refuted
+
+
+def test_the_court_sees_whether_a_frozen_tensor_moved(folder: Path) -> None:
+    """One number each: 0, unless it is written to."""
+    side, _ = neighbours(FACTS, 0)
+    once = build(folder).disclosing(side, Run())
+    left = once(Randomness.make(0, insecure_seed=1)).leaves
+    frozen = {name: value for name, value in left.items() if "embeddings" in name}
+    assert frozen
+    assert all(value.shape == (1,) and value == 0 for value in frozen.values())
+    adapters = [name for name in left if "lora_" in name]
+    assert adapters
+    net = build(folder).net()
+    start = {name: value.clone() for name, value in net.state_dict().items()}
+    name = next(iter(frozen))
+    with torch.no_grad():
+        net.get_parameter(name)[0, 0] += 2.0
+    assert _moved(net, start)[name] == pytest.approx(2.0)

@@ -1,0 +1,73 @@
+"""Folders as transformers writes them, of networks that fit into a test: a config.json, and weights where wanted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+VOCABULARY, TOKENS, SIDE = 20, 8, 16
+_TEXT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 16,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_PIXELS = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "image_size": SIDE,
+    "patch_size": 4,
+    "num_channels": 3,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": _TEXT,
+    "roberta": {**_TEXT, "pad_token_id": 1},
+    "deberta": _TEXT,
+    "deberta-v2": {
+        **_TEXT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False,
+        "position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm",
+    },
+    "mpnet": _TEXT,
+    "gpt2": {
+        "vocab_size": VOCABULARY, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2, "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    "llama": {**_TEXT, "num_key_value_heads": 1, "pad_token_id": None},
+    "vit": _PIXELS,
+    "beit": _PIXELS,
+}  # fmt: skip
+IMAGES = ("vit", "beit")
+
+
+def shape_of(kind: str) -> tuple[int, ...]:
+    """Of a record that it takes."""
+    return (3, SIDE, SIDE) if kind in IMAGES else (TOKENS,)
+
+
+def write(kind: str, folder: Path, **more: object) -> Path:
+    """A folder with the config alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = {"model_type": kind, **CONFIGS[kind], **more}
+    (folder / "config.json").write_text(json.dumps(table), encoding="utf-8")
+    return folder
+
+
+def save(kind: str, folder: Path, classes: int = 3, seed: int = 5, **more: object) -> Path:
+    """The same with weights, as `save_pretrained` leaves them."""
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    write(kind, folder, **more)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        config = AutoConfig.from_pretrained(folder, num_labels=classes, local_files_only=True)
+        AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    return folder
