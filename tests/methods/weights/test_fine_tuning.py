@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_a_tokenizer_with_more_tokens_than_the_network_is_refused_before_data(fo
 
 def test_of_another_network_only_the_whole_is_trained() -> None:
     with pytest.raises(ConfigError, match=r"settings\.tune"):
-        build("mlp", tune="lora")
+        build("mlp", replace(FACTS, vocabulary=None), tune="lora")
 
 
 def test_made_up_texts_are_texts(folder: Path) -> None:
