@@ -438,7 +438,8 @@ def _same_chance() -> Iterator[Callable[[], None]]:
     A transform that draws from them would otherwise do something else to every item behind one that is added.
     """
     plain, whole = random.getstate(), np.random.get_state()
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = list(range(torch.cuda.device_count())) if used else []
 
     def begin() -> None:
         random.seed(0)
