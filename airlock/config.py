@@ -191,6 +191,7 @@ def _column(value: object) -> object:
     return {"categories": value} if isinstance(value, list | tuple) else value
 
 
+_FINEST = 1 << 13  # of the larger end of a target's range: then single precision has 2^10 numbers in it
 STEPS = 1 << 20  # a target is stored as a whole number of this many steps of its declared range
 
 
@@ -213,6 +214,11 @@ class TargetRange(Frozen):
     def _is_a_range(self) -> Self:
         if not self.min < self.max:
             raise ValueError("needs min < max")
+        if self.span < max(1e-30, max(abs(self.min), abs(self.max)) / _FINEST):
+            raise ValueError(
+                f"needs a range of at least 1/{_FINEST} of its larger end: model.onnx predicts in single precision, "
+                "which would round all numbers in it to a few; subtract a constant from the target"
+            )
         return self
 
     @property

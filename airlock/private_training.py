@@ -438,13 +438,17 @@ def _same_chance() -> Iterator[Callable[[], None]]:
     A transform that draws from them would otherwise do something else to every item behind one that is added.
     """
     plain, whole = random.getstate(), np.random.get_state()
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = list(range(torch.cuda.device_count())) if used else []
 
     def begin() -> None:
         random.seed(0)
         np.random.seed(0)
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
+        if devices:
+            torch.cuda.manual_seed_all(0)
 
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=devices):
         try:
             yield begin
         finally:

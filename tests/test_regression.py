@@ -289,6 +289,8 @@ def test_a_target_outside_its_range_is_clamped_or_left_out(table: Path, tmp_path
         ({"task": "classification"}, 'add task = "regression"'),
         ({"data": {"source": "a.csv"}}, "needs the range that it is in"),
         ({"data": {"source": "a.csv", "target": {"min": 3, "max": 3}}}, "min < max"),
+        ({"data": {"source": "a.csv", "target": {"min": 1e9, "max": 1e9 + 10}}}, "single precision"),
+        ({"data": {"source": "a.csv", "target": {"min": 0, "max": 1e-40}}}, "single precision"),
         ({"data": {"source": "a.csv", "target": {"min": 0}}}, "max"),
         ({"data": {"source": "a.csv", "target": DAYS, "classes": 2}}, "has no classes"),
         ({"split": {"public": 0.1, "public_without": ["a"]}}, "has no classes"),

@@ -31,7 +31,9 @@ _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]{0,60}")
 _REPO = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}")
 _ABOUT = (
     f"> A release made with Airlock. The bundle is in the folder `{WHOLE}`, unchanged: `airlock verify {WHOLE}` checks "
-    "it. The page below is the bundle's own, and the file names on it are those in that folder.\n"
+    "it, and with `--signer` that it is the holder's. What stands beside that folder, this page and a copy of the "
+    "weights, is under no signature. The page below is the bundle's own, and the file names on it are those in that "
+    "folder.\n"
 )
 
 

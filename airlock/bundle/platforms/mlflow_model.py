@@ -134,7 +134,8 @@ def _signature(schema: InputSchema) -> Any:
     else:
         kind = np.dtype(np.uint8 if schema.kind == "image" else np.float64)
         rows = Schema([TensorSpec(kind, (-1, *schema.shape))])
-    return ModelSignature(rows, Schema([ColSpec(DataType.string)]), ParamSchema([gives]))
+    gives_back = DataType.string if schema.target is None else DataType.double
+    return ModelSignature(rows, Schema([ColSpec(gives_back)]), ParamSchema([gives]))
 
 
 def _example(schema: InputSchema) -> tuple[dict[str, Any], dict[str, str]]:

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 from airlock.bundle import Bundle, Vault, verify
-from airlock.bundle.platforms.mlflow_model import PyFunc, _example, write
+from airlock.bundle.platforms.mlflow_model import PyFunc, _example, _signature, write
 from airlock.bundle.receiving.input_schema import InputSchema, input_schema
 from airlock.bundle.receiving.model import load
+from airlock.config import Column, TargetRange
 from airlock.errors import AirlockWarning, ConfigError, DataError, OutputError
 from tests.bundle.receiving import table
 
@@ -42,6 +43,11 @@ def test_mlflow_gives_what_the_bundle_gives(folder: Path, verified: Bundle, own_
         theirs.predict(FRAME.assign(amount=1e9))
     with pytest.raises(mlflow.MlflowException, match="Größe"):
         theirs.predict(FRAME.drop(columns="Größe in cm"))
+
+
+def test_a_number_is_given_as_one() -> None:
+    schema = input_schema([("age", Column(min=0, max=9))], (1,), (), "days", TargetRange(min=0, max=30))
+    assert [one.type.name for one in _signature(schema).outputs] == ["double"]
 
 
 def test_signature_example_and_metadata_follow_from_the_declared_schema(folder: Path, verified: Bundle) -> None:
