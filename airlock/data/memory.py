@@ -7,8 +7,11 @@ Guarantee: whether and how a record is encoded depends on its own cells and on t
 type in memory may depend on a single record (a missing cell turns whole numbers into fractions, a word turns numbers
 into objects), so no type is refused, and a cell has the same text and the same number in every type that holds it: a
 whole number is written without a decimal point, a number is converted by `float`, and a truth value is "true" or
-"false", or as a number 1 or 0. What is neither a number nor text leaves its own record out. ∎ Numbers beyond 2^53 are
-not exact in a column of fractions: write identifiers of that length as text.
+"false", or as a number 1 or 0. What is neither a number nor text leaves its own record out. A frame's whole numbers stay
+whole where one is missing, and what is missing stays missing (`as_cells`): numpy would round all of them to fractions,
+so that two people have one identifier, and takes a missing cell of a dictionary for the last of its words. ∎ Numbers
+beyond 2^53 are not exact in a column that comes as one of fractions, as pandas makes it: write identifiers of that
+length as text.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ SOURCE = ":memory:"  # what a config says instead of a path
 WORDS = "the data in memory"  # and what errors and remarks call it
 _PLACE = Path(WORDS)
 _BLOCK = 8192
+_FRACTIONS = ("float", "double", "halffloat")  # how frames and Arrow call them
+_DICTIONARY = "dictionary"  # of Arrow: numbers of words, of which numpy's are wrong where one is missing
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def current() -> Frame | Arrays:
 
 def _as_records(value: object) -> Frame | Arrays:
     if isinstance(value, tuple | list) and len(value) in (2, 3) and not hasattr(value, "columns"):
-        return Arrays(*(None if part is None else _as_array(part) for part in value))  # type: ignore[arg-type]
+        return Arrays(_as_array(value[0]), *(None if part is None else as_cells(part) for part in value[1:]))  # type: ignore[arg-type]
     frame = as_frame(value)
     if frame is None:
         raise DataError(
@@ -131,6 +136,23 @@ def as_frame(value: object) -> Frame | None:
     whole: Any = value
     columns = {text: whole[name] for name, text in zip(names, shown, strict=True) if shown.count(text) == 1}
     return Frame(shown, columns)
+
+
+def as_cells(column: Any) -> Array:
+    """One column as an array that has every cell as the column has it, whatever the others are.
+
+    Args:
+        column: Of a frame or an Arrow table, or a sequence.
+    """
+    kind = str(getattr(column, "dtype", getattr(column, "type", ""))).lower()
+    found = np.asarray(column).reshape(-1)
+    rounded = found.dtype.kind == "f" and not kind.startswith(_FRACTIONS)
+    listed = getattr(column, "to_pylist", getattr(column, "to_list", None))
+    if listed is None and isinstance(column, list | tuple):
+        listed = lambda: column  # noqa: E731
+    if listed is None or not (rounded or kind.startswith(_DICTIONARY)):
+        return found
+    return np.fromiter(listed(), object, len(column))
 
 
 def _as_array(part: object) -> Array:
@@ -225,7 +247,7 @@ def _free(data: DataConfig, name: str) -> str:
 
 def _blocks(columns: dict[str, Any], data: DataConfig) -> Iterator[dict[str, tables.Cells]]:
     wanted = (str(data.label), *data.columns, *([] if data.person is None else [data.person]))
-    values = {name: np.asarray(columns[name]).reshape(-1) for name in wanted}
+    values = {name: as_cells(columns[name]) for name in wanted}
     counts = {len(cells) for cells in values.values()}
     if len(counts) > 1:
         raise DataError(

@@ -35,6 +35,7 @@ from airlock.bundle.signing.envelope import Envelope
 from airlock.bundle.signing.keys import Keyring, PublicKey
 from airlock.config import STEPS, Column
 from airlock.data import Records, Split
+from airlock.data import memory as data_in_memory
 from airlock.data import people as data_people
 from airlock.data import split as data_split
 from airlock.data import tables as tables_of_files
@@ -744,6 +745,11 @@ def people_numbered_by_position(patch: Patch) -> None:
         return np.array([known[one] for one in ids], np.int64)
 
     patch.setattr(data_people, "number", number)
+
+
+def identifiers_as_numpy_has_them(patch: Patch) -> None:
+    """Fractions where one is missing: two people with long identifiers are one."""
+    patch.setattr(data_in_memory, "as_cells", np.asarray)
 
 
 def class_weights_above_one(patch: Patch) -> None:

@@ -17,8 +17,8 @@ from tests.bundle import test_register as of_register
 from tests.bundle.policy import test_rules as policy_rules
 from tests.bundle.signing import test_approval
 from tests.bundle.signing import test_signatures as of_signatures
+from tests.data import test_memory, test_split, test_tables
 from tests.data import test_people as people_apart
-from tests.data import test_split, test_tables
 from tests.faults import checks, plants
 from tests.faults.bundles import of_a_bundle
 from tests.faults.catchers import (
@@ -184,6 +184,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("shards by content though people are declared", "data.split", plants.people_are_sharded_by_content, called(people_apart.test_a_person_less_changes_one_shard_by_her_alone)),
     Fault("a person's test records all counted", "data.split", plants.every_record_of_a_test_person_counts, called(people_apart.test_nobody_is_in_two_parts_and_a_test_person_has_one_record)),
     Fault("people are numbered by position", "data.people", plants.people_numbered_by_position, called(people_apart.test_a_number_and_a_place_follow_from_the_own_identifier)),
+    Fault("identifiers rounded where one is missing", "data.memory", plants.identifiers_as_numpy_has_them, called(test_memory.test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing, "polars")),
+    Fault("the record of nobody is another's", "data.memory", plants.identifiers_as_numpy_has_them, called(test_memory.test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing, "Arrow, a dictionary")),
     Fault("class weights above 1, after clipping", "class_weights", plants.class_weights_above_one, called(of_weights.one_record_counts_by_its_weight_and_at_most_once)),
     Fault("a head whose sensitivity forgets the largest class weight", "class_weights", plants.class_weights_above_one, called(weighted.a_heavy_record_moves_the_head_by_no_more_than_its_sensitivity)),
     Fault("head weights ignored", "Records", plants.records_weigh_one_each, court_of_people("answers/head", 500)),
