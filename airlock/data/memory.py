@@ -7,11 +7,11 @@ Guarantee: whether and how a record is encoded depends on its own cells and on t
 type in memory may depend on a single record (a missing cell turns whole numbers into fractions, a word turns numbers
 into objects), so no type is refused, and a cell has the same text and the same number in every type that holds it: a
 whole number is written without a decimal point, a number is converted by `float`, and a truth value is "true" or
-"false", or as a number 1 or 0. What is neither a number nor text leaves its own record out. A frame's whole numbers stay
-whole where one is missing, and what is missing stays missing (`as_cells`): numpy would round all of them to fractions,
-so that two people have one identifier, and takes a missing cell of a dictionary for the last of its words. ∎ Numbers
-beyond 2^53 are not exact in a column that comes as one of fractions, as pandas makes it: write identifiers of that
-length as text.
+"false", or as a number 1 or 0. What is neither a number nor text leaves its own record out. A frame's whole numbers
+stay whole where one is missing, and what is missing stays missing (`as_cells`): numpy would round all of them to
+fractions, so that two people have one identifier, and takes a missing cell of a dictionary for the last of its words. ∎
+Numbers beyond 2^53 are not exact in a column that comes as one of fractions, as pandas makes it: write identifiers of
+that length as text.
 """
 
 from __future__ import annotations
