@@ -207,7 +207,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
                 do="Pass one.",
             )
         if named:
-            return np.asarray(X[self.person]).reshape(-1)
+            return memory.as_array(X[self.person]).reshape(-1)
         if groups is None and self.person is not None:
             raise DeclarationError(
                 f"a column '{self.person}', or groups, that says whose each record is",
@@ -215,7 +215,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
                 "Without it a person with several records would be protected less.",
                 "Pass fit(X, y, groups=IDENTIFIERS), or correct `person`.",
             )
-        return None if groups is None else np.asarray(column_or_1d(_array(groups)))
+        if groups is None:
+            return None
+        column_or_1d(_array(groups))  # refuses what has more dimensions
+        return memory.as_array(groups).reshape(-1)
 
     def _columns(self, X: Any, *, reset: bool) -> dict[str, Any]:
         """The columns by name, without that of the people; the form of X is checked, and no cell is."""

@@ -317,7 +317,8 @@ def config_text(
     table |= {"method": plan.method, "net": net_name, "data": _data_table(config)}
     if table["data"].get("source", memory.SOURCE) == memory.SOURCE and records is not None:
         table["data"].setdefault("records", records)
-    table["settings"] = without_paths({k: v for k, v in table["settings"].items() if k not in withheld})
+    kept = {k: v for k, v in table["settings"].items() if k not in withheld}
+    table["settings"] = without_paths({key: _unnamed(value) for key, value in kept.items()})
     if "tune" in table:
         table["tune"] = without_paths(table["tune"])
     table["about"] = {key: text for key, text in table["about"].items() if text}
@@ -347,6 +348,12 @@ def _data_table(config: ReleaseConfig) -> dict[str, Any]:
         table["person"] = PERSON
         table.setdefault("records_per_person", RECORDS_PER_PERSON)
     return table
+
+
+def _unnamed(value: Any) -> Any:
+    """A setting that is a public set without the name of its column of people, which the private set has, too."""
+    is_set = isinstance(value, dict) and "source" in value and "person" in value
+    return {**value, "person": PERSON} if is_set else value
 
 
 def _source_name(source: str) -> str | None:

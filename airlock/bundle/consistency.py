@@ -346,7 +346,9 @@ def _config(files: Contents, card: Card) -> Defects:
     data = table.get("data")
     if isinstance(data, dict) and (data.get("source", "digits") not in (*SOURCES, memory.SOURCE) or "test" in data):
         defects.append("config.toml says where the data lie.")
-    if isinstance(data, dict) and data.get("person", bundle.PERSON) != bundle.PERSON:
+    settings = table.get("settings", {})
+    sets = [data, *(settings.values() if isinstance(settings, dict) else ())]
+    if any(isinstance(one, dict) and one.get("person", bundle.PERSON) != bundle.PERSON for one in sets):
         defects.append("config.toml says which column holds the people's identifiers.")
     if (card.guarantee.unit == "person") != (card.data.people is not None) or (card.data.people and card.data.grouped):
         defects.append("The card's people are not those that its guarantee is about.")

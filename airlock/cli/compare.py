@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 Steps = Callable[[str, int, int], None]
 LEGEND = (
-    "ε: the requested value. Promise: the proven ε for one record, or a paper's claim, which guarantees nothing. "
+    "ε: the requested value. Promise: the proven ε for one {unit}, or a paper's claim, which guarantees nothing. "
     "Refuted at: the ε at which the court showed the same theorem to be false. "
     "Accuracy: on test records, with a 95% interval. AUC: of the best attack; 0.5 is random guessing."
 )
@@ -236,7 +236,14 @@ def print_comparison(found: Comparison, out: Path) -> None:
         for row in rows
     ]
     seeds = "1 run" if len(found.seeds) == 1 else f"up to {len(found.seeds)} runs"
-    said = [LEGEND + (RECALL if recall else ""), "", found.advice.sentence, "", *_no_better(found), *missing(found)]
+    said = [
+        LEGEND.format(unit=found.data.unit) + (RECALL if recall else ""),
+        "",
+        found.advice.sentence,
+        "",
+        *_no_better(found),
+        *missing(found),
+    ]
     print_table(
         f"{found.data.name}, δ = {found.delta:g}, {seeds} each, best first at every ε",
         columns,

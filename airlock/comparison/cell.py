@@ -217,9 +217,13 @@ def _attacked(audit: Audit) -> dict[str, Any]:
 
 
 def _tried(task: Task, ways: Ways, progress: Progress | None) -> MethodVerdict:
-    """The court's verdict on a method, on synthetic records; no private record is used."""
+    """The court's verdict on a method, on synthetic records; no private record is used.
+
+    Where people are protected, a person of many records is put in and left out.
+    """
     assert task.epsilon is not None
-    case, status = open_case(task.method, task.epsilon, task.config.delta), methods.named(task.method).status
+    people = data.describe(task.config, ways.data_dir).unit == "person"
+    case, status = open_case(task.method, task.epsilon, task.config.delta, people), methods.named(task.method).status
     seconds = ways.court_seconds * (1 if status == "proven" else CLAIMS)
     found = judge(case, Randomness.make(0).privacy, seconds=seconds, progress=progress)
     return MethodVerdict(

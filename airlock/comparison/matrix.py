@@ -118,6 +118,7 @@ def lay_out(config: CompareConfig, data_dir: Path | None = None) -> Matrix:
         classes=facts.classes,
         shape=facts.shape,
         named=named(config.data.source, data_dir) is not None,
+        people=facts.people,
     )
     return Matrix(tuple(_ordered(config, plans)), skipped, facts, subject)
 

@@ -29,7 +29,7 @@ from airlock.bundle.files import replace_file
 from airlock.bundle.rendering import formatting, page, svg
 from airlock.bundle.rendering.page import day, file_size, percent, tight
 from airlock.bundle.rendering.strength import strength
-from airlock.bundle.rendering.text import Mark, mark
+from airlock.bundle.rendering.text import UNITS, Mark, mark
 from airlock.comparison import charts
 from airlock.comparison.bars import Shown, accuracy_bars, attack_bars, is_aside
 from airlock.comparison.choices import choices
@@ -68,7 +68,7 @@ NO_BETTER = (
     "high it is; `airlock gate` rejects such a release."
 )
 SAYS_STRENGTH = (
-    "Proven, {joined}, at this ε: whoever guesses whether {one} was used, right half the time without the release, is "
+    "Proven, {joined}, at this ε: whoever guesses whether {used}, right half the time without the release, is "
     "right at most {guess} of the time with it: {means}."
 )
 NAME = "report.html"
@@ -299,7 +299,9 @@ def strength_words(found: Comparison) -> str:
         return ""
     level = strength(advice.epsilon, found.delta)
     guess = formatting.percent_up(formatting.best_guess(advice.epsilon, found.delta))
-    return SAYS_STRENGTH.format(joined=level.joined, one="one record", guess=guess, means=level.means)
+    return SAYS_STRENGTH.format(
+        joined=level.joined, used=UNITS[found.data.unit]["used"], guess=guess, means=level.means
+    )
 
 
 def first_lines(found: Comparison) -> tuple[str, ...]:

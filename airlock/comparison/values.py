@@ -57,6 +57,7 @@ class ComparedData(Frozen):
         classes: The class names.
         shape: The shape of one record.
         named: Whether it is one of the public data sets that `airlock datasets` lists.
+        people: The public number of people whose records these are; null if the protected unit is a record.
     """
 
     name: str
@@ -64,6 +65,12 @@ class ComparedData(Frozen):
     classes: tuple[str, ...]
     shape: Shape
     named: bool = False
+    people: Count | None = None
+
+    @property
+    def unit(self) -> str:
+        """Whose presence is protected."""
+        return "record" if self.people is None else "person"
 
 
 class AttackSummary(Frozen):
@@ -108,7 +115,7 @@ class Cell(Frozen):
         status: The status of the guarantee; "none" for the baseline, which promises nothing and never leaves. A model
             trained on public records alone reveals nothing about private ones: that is proven, with ε = 0.
         epsilon_asked: The requested ε; null if the method takes none.
-        epsilon: The ε proven for one record, from the executed events; null if none is proven. Never a claim.
+        epsilon: The ε proven for one record or person, from the executed events; null if none is proven. Never a claim.
         claim_epsilon: The ε that the method's paper would state; null if it claims none.
         seed: The seed of initialisation and split.
         accuracy: Accuracy on the test records; null if the run failed.

@@ -8,9 +8,10 @@ type in memory may depend on a single record (a missing cell turns whole numbers
 into objects), so no type is refused, and a cell has the same text and the same number in every type that holds it: a
 whole number is written without a decimal point, a number is converted by `float`, a truth value is "true" or "false",
 or as a number 1 or 0, and a date, of whatever type, is read as text. A list has no type, so each of its cells keeps its
-own (`as_array`). What is neither a number nor text leaves its own record out, whatever it raises. A column of fractions
-does not hold whole numbers from 2^53 on exactly, so a record with such a number is left out wherever cells are compared
-as text, in every type: two people whose identifiers are rounded to one would otherwise become one person. ∎
+own, and so does a cell of a frame whose column numpy would round or misread because another is missing (`as_array`).
+What is neither a number nor text leaves its own record out, whatever it raises. A column of fractions does not hold
+whole numbers from 2^53 on exactly, so a record with such a number is left out wherever cells are compared as text, in
+every type: two people whose identifiers are rounded to one would otherwise become one person. ∎
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ WORDS = "the data in memory"  # and what errors and remarks call it
 _PLACE = Path(WORDS)
 _BLOCK = 8192
 _EXACT = 2**53  # a fraction holds every whole number below it
+_FRACTIONS = ("float", "double", "halffloat")  # how frames and Arrow call them
+_DICTIONARY = "dictionary"  # of Arrow: numbers of words, of which numpy's are wrong where one is missing
 
 
 @dataclass(frozen=True)
@@ -138,15 +141,22 @@ def as_frame(value: object) -> Frame | None:
     return Frame(shown, columns)
 
 
-def as_array(part: object) -> Array:
-    """An array as it is; of a list, or a list of rows, one of objects, because numpy would give all cells one type.
+def as_array(part: Any) -> Array:
+    """An array that has every cell as it is in `part`, whatever the others are; one of numpy's as it is.
+
+    numpy gives all cells of a list one type. Of a frame's or an Arrow table's column it makes fractions of whole
+    numbers where one is missing, and takes a missing cell of a dictionary for the last of its words.
+
+    Args:
+        part: An array, a list, a list of rows, or a column.
 
     Raises:
         DataError: Its rows have different lengths.
     """
     try:
         whole = np.asarray(part)
-        return np.asarray(part, object) if isinstance(part, list | tuple) and whole.ndim <= 2 else whole
+        if isinstance(part, list | tuple):
+            return np.asarray(part, object) if whole.ndim <= 2 else whole
     except ValueError as error:
         raise DataError(
             f"as many numbers in each row of {WORDS}",
@@ -154,6 +164,12 @@ def as_array(part: object) -> Array:
             "An array is a rectangle.",
             "Pass a frame, or an array with one row for each record.",
         ) from error
+    kind = str(getattr(part, "dtype", getattr(part, "type", ""))).lower()
+    listed = getattr(part, "to_pylist", getattr(part, "to_list", None))
+    rounded = whole.dtype.kind == "f" and not kind.startswith(_FRACTIONS)
+    if listed is None or whole.ndim != 1 or not (rounded or kind.startswith(_DICTIONARY)):
+        return whole
+    return np.fromiter(listed(), object, len(part))
 
 
 # What is public, and the records.
@@ -269,7 +285,7 @@ def _named(data: DataConfig) -> DataConfig:
 
 
 def _blocks(columns: dict[str, Any], data: DataConfig, faults: Faults) -> Iterator[dict[str, tables.Cells]]:
-    values = {name: np.asarray(columns[name]).reshape(-1) for name in tables.wanted(data)}
+    values = {name: as_array(columns[name]).reshape(-1) for name in tables.wanted(data)}
     counts = {len(cells) for cells in values.values()}
     if len(counts) > 1:
         raise DataError(

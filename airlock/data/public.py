@@ -6,10 +6,15 @@ record also appears in it, *that* record is left out of its part, however many t
 record and the public set, so neighbouring sets stay neighbours (adding a record that is already public changes nothing
 at all). Dropping the public copy, or refusing the set, would let private records choose the front end or stop a
 release.
+
+The public set may say whose its records are (`person`), by the same identifiers as the private one. Nothing is left out
+for that: what is public of a person is unprotected, and the private records are protected given the public ones. The
+holder is told how many people are in both.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Set
 from dataclasses import replace
@@ -22,13 +27,17 @@ from airlock.config import DataConfig, ReleaseConfig, SplitConfig
 from airlock.data.loading import describe, read_all
 from airlock.data.remarks import about_shared
 from airlock.data.sources import named
-from airlock.data.split import Array, Facts, Public, Records, Split
+from airlock.data.split import PLACED_BY, Array, Facts, Public, Records, Split, joined
 from airlock.data.validate import check_records
 from airlock.errors import ConfigError
 
 _UNPROTECTED = (
     ", which is public and used without noise: left out here, and not protected. "
     "If this is not intended, use another public set."
+)
+_IN_BOTH = (
+    "{count} also {verb} records in {name}, which is public and used without noise: what is public of them is not "
+    "protected, whatever the release does with the others."
 )
 
 
@@ -72,8 +81,19 @@ def add_public(split: Split, public: DataConfig, data_dir: Path | None = None) -
         ("test", split.test, test),
     ):
         told += about_shared(len(before) - len(after), name, beside.name, _UNPROTECTED)
-    remarks = (*split.remarks, *told)
+    remarks = (*split.remarks, *told, *_about_people(split, beside))
     return replace(split, private=private, holdout=holdout, test=test, beside=beside, remarks=remarks)
+
+
+def _about_people(split: Split, beside: Public) -> tuple[str, ...]:
+    """A remark if people have records in both sets, as far as both say whose their records are."""
+    parts = (split.private.person, split.test.person, split.holdout.person)
+    mine, theirs = [one & PLACED_BY for one in parts if one is not None], beside.records.person
+    if theirs is None or not mine:
+        return ()
+    count = len(np.intersect1d(np.concatenate(mine), theirs & PLACED_BY))
+    people, verb = ("1 person", "has") if count == 1 else (f"{count:,} people", "have")
+    return (_IN_BOTH.format(count=people, verb=verb, name=beside.name),) if count else ()
 
 
 def open_public(public: DataConfig, data_dir: Path | None = None, shape: tuple[int, ...] | None = None) -> Public:
@@ -86,8 +106,8 @@ def _read_public(
 ) -> tuple[Public, tuple[str, ...]]:
     facts, *both = read_all(_as_release(public, data_dir), data_dir)
     checked = [check_records(facts, raw, public.source) for raw in both if raw is not None]
-    x, y = (np.concatenate([getattr(part, key) for part, _ in checked]) for key in "xy")
-    records = Records(x if shape is None else fit_shape(x, shape), y)
+    whole = functools.reduce(joined, [part for part, _ in checked])
+    records = whole if shape is None else replace(whole, x=fit_shape(whole.x, shape))
     told = tuple(remark for _, remarks in checked for remark in remarks)
     return Public(facts.name, records, len(facts.classes), digest(records)), told
 
@@ -102,7 +122,8 @@ def halve(public: Public, second: bool) -> Public:
         raise ConfigError("at least four classes, so that half of them can be learned", f"{public.classes}")
     middle = public.classes // 2
     kept = (public.records.y >= middle) == second
-    records = Records(public.records.x[kept], public.records.y[kept] - (middle if second else 0))
+    own = public.records.take(np.flatnonzero(kept))
+    records = replace(own, y=own.y - (middle if second else 0))
     name = f"{public.name}, {'second' if second else 'first'} half of the classes"
     return Public(name, records, public.classes - middle if second else middle, digest(records))
 
@@ -161,10 +182,11 @@ def _without(records: Records, known: Set[bytes]) -> Records:
 
 
 def _as_release(public: DataConfig, data_dir: Path | None) -> ReleaseConfig:
-    """The public set as the data of a config of its own; its size is not private and need not be declared."""
+    """The public set as the data of a config of its own; its sizes are not private and need not be declared."""
     if named(public.source, data_dir) is None:
         public = public.model_copy(update={"records": public.records or 1, "name": public.name or "the public set"})
-    return ReleaseConfig(channel="", data=public, epsilon=1.0, delta=0.5, split=SplitConfig(test=0.0, holdout=0.0))
+    fractions = SplitConfig(test=0.0, holdout=0.0)
+    return ReleaseConfig(channel="", data=public, epsilon=1.0, delta=0.5, split=fractions, unit="record")
 
 
 def _place(source: str, data_dir: Path | None) -> str:

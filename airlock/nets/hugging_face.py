@@ -287,7 +287,9 @@ def open_net(name: str, shape: Shape, classes: int) -> nn.Module:
     folder = folder_of(name)
     with _quietly():
         if len(shape) == 1:
-            found = _minilm_net(folder, classes) if name == PREFIX + MINILM else TextModel(_model(folder, classes, "text"))
+            found = (
+                _minilm_net(folder, classes) if name == PREFIX + MINILM else TextModel(_model(folder, classes, "text"))
+            )
             return found.choose_mask()
         if len(shape) == 3 and name != PREFIX + MINILM:
             return Images(_model(folder, classes, "images"), *_pixels(folder))

@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 
 from airlock import data
 from airlock.bundle import Vault
+from airlock.bundle.bundle import config_text
 from airlock.bundle.gate import weigh
 from airlock.bundle.reports import make
 from airlock.bundle.reports.writing import to_markdown
@@ -82,6 +83,17 @@ def test_neither_identifiers_nor_the_name_of_their_column_leave(made: Outcome, o
     assert own["data"]["people"] == 300
 
 
+def test_whose_public_records_are_leaves_under_no_name_either(pictures: Path, tmp_path: Path) -> None:
+    """The public set has the same column, most likely."""
+    shutil.copy(pictures, tmp_path / "others.npz")
+    public = {"source": str(tmp_path / "others.npz"), "classes": 10, "person": "patient"}
+    data = {"source": str(pictures), "classes": list("0123456789"), "records": 1200, "people": 400, "person": "patient"}
+    table = {"channel": "features", "method": "noised", "epsilon": 8.0, "delta": 1e-3, "data": data}
+    asked = from_table({**table, "settings": {"layers": 1, "public": public}})
+    own = tomllib.loads(config_text(asked, plan_release(asked), "none"))
+    assert own["settings"]["public"]["person"] == own["data"]["person"] == "person"
+
+
 def test_a_release_for_records_of_people_says_so_first(of_records: Outcome, table: Path) -> None:
     card = of_records.bundle.card
     assert (card.guarantee.unit, card.data.people, card.data.grouped) == ("record", None, True)
@@ -102,6 +114,7 @@ def test_a_release_for_records_of_people_says_so_first(of_records: Outcome, tabl
         ({"guarantee.unit": "record", "data.people": None}, {}, "plan"),
         ({"data.grouped": True}, {}, "config"),
         ({}, {"data.person": "patient_id"}, "config"),
+        ({}, {"settings.public": {"source": "others", "person": "patient_id"}}, "config"),
     ],
 )
 def test_a_forged_number_of_people_or_unit_is_found(

@@ -25,6 +25,7 @@ from tests.bundle.rendering.test_page import Tags
 from tests.comparison.example import attacked, cell, cells, comparison
 
 OWN = ComparedData(name="wards", records=900, classes=("a", "b"), shape=(3,))
+PEOPLE = OWN.model_copy(update={"people": 300})
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -44,6 +45,14 @@ def test_the_choice_stands_first_and_then_that_it_must_stay_inside() -> None:
     assert said.lstrip().replace(" ,", ",").startswith(found.advice.sentence)
     order = ["Keep inside", *NOTES, "Three choices", "How accurate each method is", "Why this one"]
     assert [said.index(words) for words in order] == sorted(said.index(words) for words in order)
+
+
+def test_where_people_are_protected_the_page_speaks_of_people() -> None:
+    said = text(render(comparison(data=PEOPLE)))
+    assert "whether any one person" in said
+    assert "900 records of 300 people (public figures)" in said
+    assert "Of two people, one used and one not" in said
+    assert "one person" not in text(render(comparison(data=OWN)))
 
 
 def test_public_records_may_be_shown(html: str) -> None:

@@ -28,6 +28,7 @@ from airlock.config import DataConfig
 from airlock.data import Records
 from airlock.errors import ConfigError, DataError, Interrupted, OutputError
 from airlock.methods import Case
+from tests.visits import config, write
 from tests.waiting import LONG
 
 TABLE: dict[str, object] = {
@@ -276,6 +277,23 @@ def test_a_claim_is_tried_longer_than_a_proof(matrix: Matrix, tmp_path: Path, mo
         assert isinstance(found, MethodVerdict)
         assert found.error is None
     assert asked == [2.0, 2.0 * CLAIMS]
+
+
+def test_where_people_are_protected_the_court_tries_a_person(
+    matrix: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def short(case: Case, *stream: Any, seconds: float, **more: Any) -> Verdict:
+        tried.append(case.pair)
+        return Verdict(replace(case, family=None), None, 0.0, 0.95, 99, seconds)
+
+    monkeypatch.setattr("airlock.comparison.cell.judge", short)
+    court = next(task for task in matrix.tasks if task.kind == "court")
+    visits = config(write(tmp_path))
+    for own in (visits, visits.model_copy(update={"unit": "record"})):
+        run_task(replace(court, method="answers/head", config=own), Ways(tmp_path, BaselineSettings(), 2.0))
+    assert ["people" in pair for pair in tried] == [True, False]
 
 
 def test_records_that_are_not_there_are_one_error(

@@ -103,6 +103,39 @@ def test_people_come_with_the_frame_or_the_arrays() -> None:
         describe(config(columns=columns, **more))
 
 
+BIG = [2**60 + 1, 2**60 + 2, 7, 2**60 + 1]
+WHOLE: dict[str, Callable[[list[Any]], Any]] = {
+    "polars": lambda cells: pl.DataFrame({"who": cells}),
+    "Arrow": lambda cells: pa.table({"who": cells}),
+    "Arrow, a dictionary": lambda cells: pa.table({"who": pa.array(cells).dictionary_encode()}),
+    "pandas, whole": lambda cells: pd.DataFrame({"who": pd.array(cells, "Int64")}),
+    "pandas, Arrow": lambda cells: pd.DataFrame({"who": pd.array(cells, pd.ArrowDtype(pa.int64()))}),
+    "pandas, categories": lambda cells: pd.DataFrame({"who": pd.Categorical(cells)}),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing(kind: str) -> None:
+    """To numpy, all identifiers are fractions then: two people would be one, or the record of nobody another's."""
+    words = [str(one) for one in BIG]
+    for cells, expected in ((BIG, words), ([*BIG, None], [*words, None])):
+        column = memory.as_frame(WHOLE[kind](cells)).columns["who"]
+        assert memory.text(memory.as_array(column)) == expected
+
+
+def test_a_missing_word_is_no_other_word() -> None:
+    table = pa.table({"ward": pa.array(["1", None, "2"]).dictionary_encode()})
+    assert memory.text(memory.as_array(table["ward"])) == ["1", None, "2"]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, pl.Series, pa.array, lambda cells: pd.Series(pd.array(cells, "Int64"))])
+def test_identifiers_beside_arrays_are_exact(kind: Callable[[list[Any]], Any]) -> None:
+    x, y = np.zeros((5, 2)), [0, 1, 0, 1, 0]
+    with memory.held((x, y, kind([*BIG, None]))):
+        raw = memory.read(Path("."), config(columns={}, label=None, person="who", people=3).data, ("no", "yes"))
+    assert raw.person == [*(str(one) for one in BIG), None]
+
+
 def test_nothing_is_read_off() -> None:
     for left_out, expected in (("records", "number of records"), ("classes", "class names"), ("columns", "schema")):
         with memory.held(FRAME), pytest.raises(ConfigError, match=expected):

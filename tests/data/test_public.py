@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from airlock import data
 from airlock.config import DataConfig, ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split, add_public, describe_public, digest
+from airlock.data.people import number
 from airlock.data.public import fit_shape
 from airlock.errors import ConfigError
 
@@ -78,6 +79,22 @@ def test_the_public_set_is_the_same_whoever_else_is_in_it(
     for other in {"private", "test", "holdout"} - {part}:
         assert len(getattr(found, other)) == len(getattr(split, other))
     assert f"{gone} {part} record{'s'[: gone > 1]} also appear" in found.remarks[-1]
+
+
+@pytest.mark.parametrize("said", [None, "whose"])
+def test_the_holder_is_told_of_people_who_are_in_both_sets(split: Split, tmp_path: Path, said: str | None) -> None:
+    """Nobody is left out for it: what is private of them stays protected, given the public set."""
+    names, records = [f"P{i // 4}" for i in range(100)], pictures(100, 9)
+    np.savez(tmp_path / "public.npz", x=records.x, y=records.y, whose=np.array(names))
+    public = DataConfig(source=str(tmp_path / "public.npz"), classes=2, name="others", person=said)
+    theirs = number([f"P{i % 40}" for i in range(200)])  # P0 to P24 are in both
+    mine = replace(split, private=replace(split.private, person=theirs))
+    found = add_public(mine, public)
+    assert found.beside is not None
+    assert found.beside.records.units == (100 if said is None else 25)
+    assert np.array_equal(found.private.x, split.private.x)
+    told = [one for one in found.remarks if "people also have records in others" in one]
+    assert [one.split()[0] for one in told] == ([] if said is None else ["25"])
 
 
 def test_the_same_picture_in_floats_is_found(split: Split, tmp_path: Path) -> None:

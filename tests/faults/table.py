@@ -202,6 +202,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a text that cannot be encoded stops the load", "data.text", plants.a_text_that_cannot_be_encoded_stops_the_load, called(of_texts.test_a_text_that_the_tokenizer_cannot_encode_leaves_its_record_out)),
     Fault("a tokenizer that draws random numbers", "data.text", plants.tokenizers_may_draw_random_numbers, called(of_texts.test_a_tokenizer_that_draws_random_numbers_is_refused)),
     Fault("rows of text are cut to the shortest of the batch", "nets.bert", plants.rows_of_text_cut_to_the_shortest, called(test_bert.test_rows_are_grouped_by_their_own_length_alone)),
+    Fault("identifiers rounded where one is missing", "data.memory", plants.identifiers_as_numpy_has_them, called(in_memory.test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing, "polars")),
+    Fault("the record of nobody is another's", "data.memory", plants.identifiers_as_numpy_has_them, called(in_memory.test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing, "Arrow, a dictionary")),
     Fault("class weights above 1, after clipping", "class_weights", plants.class_weights_above_one, called(of_weights.one_record_counts_by_its_weight_and_at_most_once)),
     Fault("a head whose sensitivity forgets the largest class weight", "class_weights", plants.class_weights_above_one, called(weighted.a_heavy_record_moves_the_head_by_no_more_than_its_sensitivity)),
     Fault("head weights ignored", "Records", plants.records_weigh_one_each, court_of_people("answers/head", 500)),
