@@ -50,7 +50,8 @@ class Balanced(Poisson):
     def draw(self, step: int, records: int) -> Index:
         """The positions of one lot."""
         drawn = super().draw(step, records)
-        return drawn[self.stream.child("class", step).uniform(len(drawn)) < self.kept[drawn]]
+        stay = self.stream.child("class", step).uniform(len(drawn)) < self.kept[drawn]
+        return np.asarray(drawn[stay])
 
 
 class BalancedLots(Gaussian):
