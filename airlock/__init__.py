@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airlock.config import load as load_config
     from airlock.data import Split
     from airlock.errors import AirlockError
-    from airlock.estimator import PrivateClassifier
+    from airlock.estimator import PrivateClassifier, PrivateRegressor
     from airlock.methods import Plan, Release
     from airlock.pipeline import audit_bundle, make_release, plan_release
     from airlock.private_training import train_private
@@ -55,6 +55,7 @@ _WHERE = {
     "Guarantee": "airlock.accounting:Guarantee",
     "Plan": "airlock.methods:Plan",
     "PrivateClassifier": "airlock.estimator:PrivateClassifier",
+    "PrivateRegressor": "airlock.estimator:PrivateRegressor",
     "Release": "airlock.methods:Release",
     "ReleaseConfig": "airlock.config:ReleaseConfig",
     "Split": "airlock.data:Split",
@@ -89,6 +90,7 @@ __all__ = [
     "Guarantee",
     "Plan",
     "PrivateClassifier",
+    "PrivateRegressor",
     "Release",
     "ReleaseConfig",
     "Split",

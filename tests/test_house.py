@@ -114,6 +114,7 @@ def test_the_front_door_opens_every_name_it_lists() -> None:
         "Guarantee",
         "Plan",
         "PrivateClassifier",
+        "PrivateRegressor",
         "Release",
         "ReleaseConfig",
         "Split",

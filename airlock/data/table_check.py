@@ -44,6 +44,8 @@ _KINDS = (  # in this order: the first that matches a cell is its kind
     ("date", re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})([T ].*)?")),
     ("word", re.compile(r"n/?a|nan|null|none|missing|unknown|\?+|-+|\.", re.I)),
 )
+_NUMBERS = {"number", "thousands", "comma"}  # however they are written
+_ISO_DAY = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _MEANS_WHO = re.compile(r"(^|[\W_])(id|uuid|pid|ssn|email|name|person|patient|customer|client|user)s?($|[\W_])", re.I)
 _ENOUGH = 20  # records, before all values being different says anything
 _KEPT = 100_000  # values of a column that are compared with each other
@@ -167,8 +169,13 @@ class _ColumnCells:
     def add(self, row: int, cell: str) -> None:
         """Count one cell."""
         kind = next((name for name, test in _KINDS if test.fullmatch(cell)), "text") if cell else "empty"
-        if kind == "word" and self.declared is not None and cell in (self.declared.categories or ()):
-            kind = "text"
+        if kind == "date" and _ISO_DAY.fullmatch(cell):
+            kind = "day"
+        if kind == "word" and self.declared is not None:
+            if cell in (self.declared.categories or ()):
+                kind = "text"
+            elif self.declared.missing is not None and cell.lower() == "nan":  # which is read as an empty cell
+                kind = "empty"
         self.rows.setdefault(kind, []).append(row)
         self.cells += 1
         if len(self.values) < _KEPT:
@@ -210,20 +217,29 @@ class _ColumnCells:
             )
 
     def _about_gaps(self, text: bool) -> Iterator[Obstacle]:
-        yield from self._tell("empty", "nothing", missing(self.name).do)
-        if not text and "number" in self.rows:
-            yield from self._tell("word", "a word or a sign for a missing number", missing(self.name).do)
+        own = self.declared
+        if own is None or (own.missing is None and not own.other):
+            yield from self._tell("empty", "nothing", missing(self.name).do)
+        if not text and (_NUMBERS | {"date", "day"}) & set(self.rows):
+            stands = 'declare what an empty one stands for, such as missing = 60 or missing = "indicator"'
+            do = f"Leave such cells empty, and {stands}." if own is None or own.missing is None else "Leave them empty."
+            yield from self._tell("word", "a word or a sign for a missing number", do)
 
     def _about_numbers(self) -> Iterator[Obstacle]:
         commas, plain = "comma" in self.rows, "Write numbers as 1234.5: no separators, a point before the decimals."
         if commas:
             yield from self._tell("comma", "a decimal comma", plain)
         yield from self._tell("thousands", "a decimal comma" if commas else "thousands separators", plain)
-        day = "Write it as a number, such as days since a fixed day or the year alone, and declare its range."
-        yield from self._tell("date", "a date", day)
-        if "number" in self.rows and "text" in self.rows:
+        days = self.declared is not None and self.declared.sort == "date"
+        between = "declare a range of dates, such as { min = 2020-01-01, max = 2024-12-31 }."
+        yield from self._tell("date", "a date that is not written as 2024-01-31", f"Write it so, and {between}")
+        if not days:
+            yield from self._tell("day", "a date", between[0].upper() + between[1:])
+        elif _NUMBERS & set(self.rows):
+            yield from self._tell("number", "a number among dates", "Write it as 2024-01-31.")
+        if (_NUMBERS | {"date", "day"}) & set(self.rows) and "text" in self.rows:
             do = "Correct the cells, or declare the column as a category."
-            yield from self._tell("text", "text among numbers", do)
+            yield from self._tell("text", f"text among {'dates' if days else 'numbers'}", do)
 
     @property
     def _all_differ(self) -> bool:
@@ -232,7 +248,7 @@ class _ColumnCells:
     def _about_identity(self) -> Iterator[Obstacle]:
         """Values that name people, or records."""
         named = _MEANS_WHO.search(self.name) is not None
-        text = not {"number", "comma", "thousands", "date"} & set(self.rows)
+        text = not (_NUMBERS | {"date", "day"}) & set(self.rows)
         if self._all_differ and (named or text or (self.whole and self.high - self.low == self.cells - 1)):
             do = "Leave it out of data.columns: an identifier teaches nothing that holds for others."
             yield Obstacle(f"column '{self.name}'", "every value is another one, as in a list of identifiers", do)
@@ -250,7 +266,8 @@ class _ColumnCells:
         if len(self.rows.get("outside", [])) > len(self.rows["number"]) / 20:
             clamped = "These are clamped. Check the unit, and declare the range that such values have."
             yield from self._tell("outside", f"a number outside {own.min:g} to {own.max:g}", clamped)
-        if 0 < self.high - self.low < (own.max - own.min) / 20:
+        others = sum(len(self.rows.get(kind, [])) for kind in ("comma", "thousands"))  # whose values nobody compared
+        if not others and 0 < self.high - self.low < (own.max - own.min) / 20:
             do = "Check the unit: noise that fits a wide range hides what a narrow one would show."
             yield Obstacle(f"column '{self.name}'", "less than a twentieth of its declared range is used", do)
 

@@ -50,8 +50,8 @@ class Balanced(Poisson):
     def draw(self, step: int, records: int) -> Index:
         """The positions of one lot."""
         drawn = super().draw(step, records)
-        chosen: Index = drawn[self.stream.child("class", step).uniform(len(drawn)) < self.kept[drawn]]
-        return chosen
+        stay = self.stream.child("class", step).uniform(len(drawn)) < self.kept[drawn]
+        return np.asarray(drawn[stay])
 
 
 class BalancedLots(Gaussian):

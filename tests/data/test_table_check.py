@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from typer.testing import CliRunner
 
 from airlock.cli import app
@@ -98,3 +99,43 @@ def test_the_command_is_for_the_holder_and_its_exit_code_tells_nothing(tmp_path:
             assert told.exit_code == 0, told.output
             assert "for your eyes alone" in " ".join(told.stdout.split())
         assert title in CliRunner().invoke(app, ["check", str(tmp_path / "release.toml")]).stdout
+
+
+DATES = {"columns": {"seen": {"min": "2020-01-01", "max": "2024-12-31"}}}
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        (["2021-03-04", "2022-01-01"], None),
+        (["2021-03-04", "01.02.2022"], "a date that is not written as 2024-01-31 in 15 of 30"),
+        (["2021-03-04", "44561"], "a number among dates in 15 of 30"),
+        (["2021-03-04", "spring"], "text among dates in 15 of 30"),
+        (["2021-03-04", "n/a"], "a word or a sign for a missing number in 15 of 30"),
+    ],
+)
+def test_a_column_of_dates_is_looked_at_as_dates(tmp_path: Path, cells: list[str], says: str | None) -> None:
+    place = written(tmp_path, "seen\n" + "".join(f"{cells[i % 2]}\n" for i in range(30)))
+    made = DataConfig.model_validate({"source": "x", "records": 30, **DATES})
+    found = said(check_table(place, made))
+    assert len(found) == (says is not None), found
+    assert says is None or next(iter(found)).startswith(f"column 'seen': {says}")
+
+
+def test_signs_for_missing_numbers_are_found_beside_numbers_however_they_are_written(tmp_path: Path) -> None:
+    place = written(
+        tmp_path, "bmi;costs\n" + "".join(f"{'n/a' if i % 3 else '25,5'};1'{i:03d}.50\n" for i in range(60))
+    )
+    columns = {"bmi": {"min": 15, "max": 50}, "costs": {"min": 0, "max": 50000}}
+    found = said(check_table(place, DataConfig.model_validate({"source": "x", "columns": columns})))
+    assert any(line.startswith("column 'bmi': a word or a sign for a missing number in 40 of 60") for line in found)
+    assert not any("twentieth" in line for line in found), "nobody can tell before the numbers are read"
+
+
+def test_gaps_that_are_declared_are_no_obstacle(tmp_path: Path) -> None:
+    place = written(tmp_path, "age,city\n" + ",Bern\n40,\n" * 15)
+    columns = {
+        "age": {"min": 0, "max": 110, "missing": "indicator"},
+        "city": {"categories": ["Bern"], "missing": "Bern"},
+    }
+    assert check_table(place, DataConfig.model_validate({"source": "x", "columns": columns})) == ()
