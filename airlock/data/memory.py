@@ -261,7 +261,7 @@ def _free(data: DataConfig, name: str) -> str:
 
 def _blocks(columns: dict[str, Any], data: DataConfig, faults: Faults) -> Iterator[dict[str, tables.Cells]]:
     wanted = (str(data.label), *data.columns, *([] if data.person is None else [data.person]))
-    values = {name: np.asarray(columns[name]).reshape(-1) for name in wanted}
+    values = {name: _values(columns[name]) for name in wanted}
     counts = {len(cells) for cells in values.values()}
     if len(counts) > 1:
         raise DataError(
@@ -272,6 +272,19 @@ def _blocks(columns: dict[str, Any], data: DataConfig, faults: Faults) -> Iterat
         )
     for first in range(0, max(counts), _BLOCK):
         yield {name: _block(name, cells[first : first + _BLOCK], data, faults, first) for name, cells in values.items()}
+
+
+def _values(column: Any) -> Array:
+    """A column as an array: cell by cell where there is no array for all of them, for which one cell is enough."""
+    try:
+        return np.asarray(column).reshape(-1)
+    except Exception:  # noqa: BLE001 - libraries have errors of their own
+        found = np.empty(len(column), object)
+        for place in range(len(column)):
+            with contextlib.suppress(Exception):  # such a cell stays empty
+                cell = column.iloc[place] if hasattr(column, "iloc") else column[place]
+                found[place] = cell.as_py() if hasattr(cell, "as_py") else cell
+        return found
 
 
 def _block(name: str, values: Array, data: DataConfig, faults: Faults, first: int) -> tables.Cells:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,22 @@ def test_half_a_pair_of_utf_16_is_nobody() -> None:
     whole, _ = read(FRAME.assign(who=pd.Series([None, *who[1:]], dtype=object)), person="who", people=30)
     assert len(found) > 60
     assert np.array_equal(found, whole)
+
+
+def test_zero_has_no_sign_beside_a_strange_cell() -> None:
+    """Text has none, and the part of a record follows from every bit of it."""
+    frame = FRAME.assign(smokes=np.where(FRAME["smokes"], 1.0, -0.0))
+    whole, sizes = read(frame.iloc[:-1])
+    found, same = read(frame.assign(smokes=pd.Series([*frame["smokes"].iloc[:-1], "what?"], dtype=object)))
+    assert whole.tobytes() == found.tobytes()
+    assert np.array_equal(sizes, same)
+
+
+def test_a_column_that_no_array_can_hold_is_read_cell_by_cell() -> None:
+    """Polars gives a column 128 bits where one number of it has more than 64, and numpy has no such type."""
+    plain = pl.from_pandas(FRAME)
+    whole, _ = read(plain[:-1])
+    ages = pl.Series("age", [*plain["age"].to_list()[:-1], -(2**100)], dtype=pl.Int128)
+    found, _ = read(plain.with_columns(ages))
+    assert not Counter(map(tuple, whole.tolist())) - Counter(map(tuple, found.tolist()))
+    assert (len(whole), len(found)) == (79, 80)  # it is clamped
