@@ -320,8 +320,13 @@ def _warn_of_fits(declared: str, config: ReleaseConfig) -> None:
 
 
 def _array(value: Any) -> Any:
-    """A list as an array whose cells keep their types: one of them would otherwise change all others."""
-    return memory.as_array(value) if isinstance(value, list | tuple) else value
+    """A list as an array whose cells keep their types: one of them would otherwise change all others.
+
+    Nor may one complex number decide that all are, which scikit-learn refuses.
+    """
+    if isinstance(value, list | tuple):
+        return memory.as_array(value)
+    return np.asarray(value).astype(object) if getattr(getattr(value, "dtype", None), "kind", "") == "c" else value
 
 
 def _is_frame(X: object) -> bool:

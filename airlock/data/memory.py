@@ -40,6 +40,7 @@ SOURCE = ":memory:"  # what a config says instead of a path
 WORDS = "the data in memory"  # and what errors and remarks call it
 _PLACE = Path(WORDS)
 _BLOCK = 8192
+_ROWS = (list, tuple, np.ndarray)
 _EXACT = 2**53  # a fraction holds every whole number below it
 
 
@@ -144,16 +145,22 @@ def as_array(part: object) -> Array:
     Raises:
         DataError: Its rows have different lengths.
     """
+    cells = isinstance(part, list | tuple)
     try:
-        whole = np.asarray(part)
-        return np.asarray(part, object) if isinstance(part, list | tuple) and whole.ndim <= 2 else whole
-    except ValueError as error:
+        whole = np.asarray(part, object) if cells else np.asarray(part)
+        ragged = cells and whole.ndim == 1 and whole.size and all(isinstance(row, _ROWS) for row in whole)
+        if whole.ndim > 2 and cells:  # images, which are numbers
+            return np.asarray(part)
+    except ValueError:
+        ragged = True
+    if ragged:
         raise DataError(
             f"as many numbers in each row of {WORDS}",
             "rows of different lengths",
             "An array is a rectangle.",
             "Pass a frame, or an array with one row for each record.",
-        ) from error
+        )
+    return whole
 
 
 # What is public, and the records.

@@ -167,7 +167,7 @@ def test_dates_and_labels_keep_their_meaning_beside_a_strange_cell(cell: object)
             assert len(found) - 79 in (0, 1)
 
 
-@pytest.mark.parametrize("cell", ["x", 2, 2.5, None, True])
+@pytest.mark.parametrize("cell", ["x", 2, 2.5, None, True, b"\xff", 1j, [1], HUGE])
 def test_a_cell_of_a_list_does_not_change_the_type_of_the_others(cell: object) -> None:
     """Numpy has one type for a list: beside 2, true is 1; beside text, 1.0 is '1.0'."""
     x = np.arange(120.0).reshape(60, 2)
