@@ -268,7 +268,7 @@ def _free(data: DataConfig, name: str) -> str:
 
 def _blocks(columns: dict[str, Any], data: DataConfig, faults: Faults) -> Iterator[dict[str, tables.Cells]]:
     wanted = (str(data.label), *data.columns, *([] if data.person is None else [data.person]))
-    values = {name: _values(columns[name]) for name in wanted}
+    values = {name: values_of(columns[name]) for name in wanted}
     counts = {len(cells) for cells in values.values()}
     if len(counts) > 1:
         raise DataError(
@@ -281,7 +281,7 @@ def _blocks(columns: dict[str, Any], data: DataConfig, faults: Faults) -> Iterat
         yield {name: _block(name, cells[first : first + _BLOCK], data, faults, first) for name, cells in values.items()}
 
 
-def _values(column: Any) -> Array:
+def values_of(column: Any) -> Array:
     """A column as an array: cell by cell where there is no array for all of them, for which one cell is enough."""
     try:
         return np.asarray(column).reshape(-1)
