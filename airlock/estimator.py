@@ -139,7 +139,7 @@ class _Releasing(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
                 do="Pass one.",
             )
         if named:
-            return memory.as_array(X[self.person]).reshape(-1)
+            return memory.values_of(X[self.person])
         if groups is None and self.person is not None:
             raise DeclarationError(
                 f"a column '{self.person}', or groups, that says whose each record is",

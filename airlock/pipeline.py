@@ -24,7 +24,7 @@ from airlock import auditing, data, methods, nets, plugins
 from airlock._version import VERSION
 from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
-from airlock.bundle import Bundle, Card, Dossier, Vault, booking, bundle, card, compression, dossier
+from airlock.bundle import Bundle, Card, Dossier, Vault, booking, bundle, card, compression, dossier, export
 from airlock.bundle.answering import recorded
 from airlock.bundle.files import sweep
 from airlock.bundle.packing import packing_of
@@ -39,7 +39,7 @@ from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatErro
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Channel, Plan, Release
 from airlock.methods.config_case import of_config
-from airlock.methods.contract import TEACHER
+from airlock.methods.contract import TEACHER, NetworkArtefact
 from airlock.methods.search import as_run
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
 from airlock.training.devices import choose_device
@@ -252,6 +252,7 @@ def make_release(
     _require_one_process(channel, group)
     plan = paid_attacks.planned(config, facts, channel.planned)
     card.check_budget(config, plan)
+    _require_export(channel)
     with booking.book(
         config, channel, plan, safe, _run_key(config, insecure_seed),
         resume=resume, insecure=insecure_seed is not None, composes=bool(others),
@@ -821,6 +822,17 @@ def _require_lead(group: Group) -> None:
             "Only one may write the bundle.",
             "Call assist_release in all others.",
         )
+
+
+def _require_export(channel: Channel) -> None:
+    """Write a network of the user's own once before anything is spent: one that cannot be would be trained for nothing.
+
+    Raises:
+        NetError: It cannot be exported.
+    """
+    name, make = getattr(channel, "net_name", None), getattr(channel, "net", None)
+    if channel.channel == "weights" and nets.is_foreign(name) and callable(make):
+        export.to_onnx(NetworkArtefact.leaving(make(), str(name), channel.facts))
 
 
 def _require_one_process(channel: Channel, group: Group) -> None:

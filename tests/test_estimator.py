@@ -17,6 +17,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.validation import column_or_1d
 
 import airlock
 from airlock import estimator
@@ -135,6 +136,14 @@ def test_a_fitted_one_holds_only_what_may_leave(fitted: airlock.PrivateClassifie
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()
     assert not hasattr(copy, "card_")
+
+
+@pytest.mark.parametrize("cell", [1j, b"\xff", [1], None, 2.5])
+def test_a_strange_label_or_identifier_is_not_refused(cell: object) -> None:
+    """It would be seen; scikit-learn refuses complex numbers, and shows them."""
+    for whole in (pd.Series([*Y[:-1], cell]), [*range(119), cell], pd.Series([*range(119), cell])):
+        for found in (estimator._array(whole), column_or_1d(estimator._array(whole))):
+            assert len(found) == 120
 
 
 def test_a_pickle_names_neither_the_holders_places_nor_the_column_of_the_people(vault: Path) -> None:

@@ -303,6 +303,25 @@ def test_another_module_is_another_run() -> None:
     assert first == again
 
 
+class Counting(nn.Module):
+    """It has a number that its outputs do not depend on, which no ONNX file keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = Small()
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)  # type: ignore[no-any-return]
+
+
+def test_a_module_that_cannot_be_written_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    for _ in range(2):  # the second time, there is no unfinished run either
+        with pytest.raises(NetError, match="to be the same in ONNX as in torch"):
+            airlock.train_private(Counting(), (X, Y), vault=tmp_path / "vault", **DECLARED)
+    assert not list((tmp_path / "vault").glob("**/*.npz"))
+
+
 class Jittered(Dataset[Any]):
     """A dataset with a random transform, as is usual where it is read anew in every epoch."""
 

@@ -8,7 +8,7 @@ type in memory may depend on a single record (a missing cell turns whole numbers
 into objects), so no type is refused, and a cell has the same text and the same number in every type that holds it: a
 whole number is written without a decimal point, a number is converted by `float`, a truth value is "true" or "false",
 or as a number 1 or 0, and a date, of whatever type, is read as text. A list has no type, so each of its cells keeps its
-own, and so does a cell of a frame whose column numpy would round or misread because another is missing (`as_array`).
+own (`as_array`), and so does one of a frame whose column numpy would round or misread for another cell (`values_of`).
 What is neither a number nor text leaves its own record out, whatever it raises. A column of fractions does not hold
 whole numbers from 2^53 on exactly, so a record with such a number is left out wherever cells are compared as text, in
 every type: two people whose identifiers are rounded to one would otherwise become one person. ∎
@@ -41,6 +41,7 @@ SOURCE = ":memory:"  # what a config says instead of a path
 WORDS = "the data in memory"  # and what errors and remarks call it
 _PLACE = Path(WORDS)
 _BLOCK = 8192
+_ROWS = (list, tuple, np.ndarray)
 _EXACT = 2**53  # a fraction holds every whole number below it
 _FRACTIONS = ("float", "double", "halffloat")  # how frames and Arrow call them
 _DICTIONARY = "dictionary"  # of Arrow: numbers of words, of which numpy's are wrong where one is missing
@@ -142,34 +143,29 @@ def as_frame(value: object) -> Frame | None:
 
 
 def as_array(part: Any) -> Array:
-    """An array that has every cell as it is in `part`, whatever the others are; one of numpy's as it is.
-
-    numpy gives all cells of a list one type. Of a frame's or an Arrow table's column it makes fractions of whole
-    numbers where one is missing, and takes a missing cell of a dictionary for the last of its words.
-
-    Args:
-        part: An array, a list, a list of rows, or a column.
+    """An array as it is; of a list, or a list of rows, one of objects, because numpy would give all cells one type.
 
     Raises:
         DataError: Its rows have different lengths.
     """
+    cells, ragged = isinstance(part, list | tuple), False
+    if not cells and getattr(part, "ndim", 1) == 1:
+        return values_of(part)
     try:
-        whole = np.asarray(part)
-        if isinstance(part, list | tuple):
-            return np.asarray(part, object) if whole.ndim <= 2 else whole
-    except ValueError as error:
+        whole = np.asarray(part, object) if cells else np.asarray(part)
+        ragged = cells and whole.ndim == 1 and whole.size > 0 and all(isinstance(row, _ROWS) for row in whole)
+        if whole.ndim > 2 and cells:  # images, which are numbers
+            return np.asarray(part)
+    except ValueError:
+        ragged = True
+    if ragged:
         raise DataError(
             f"as many numbers in each row of {WORDS}",
             "rows of different lengths",
             "An array is a rectangle.",
             "Pass a frame, or an array with one row for each record.",
-        ) from error
-    kind = str(getattr(part, "dtype", getattr(part, "type", ""))).lower()
-    listed = getattr(part, "to_pylist", getattr(part, "to_list", None))
-    rounded = whole.dtype.kind == "f" and not kind.startswith(_FRACTIONS)
-    if listed is None or whole.ndim != 1 or not (rounded or kind.startswith(_DICTIONARY)):
-        return whole
-    return np.fromiter(listed(), object, len(part))
+        )
+    return whole
 
 
 # What is public, and the records.
@@ -285,7 +281,7 @@ def _named(data: DataConfig) -> DataConfig:
 
 
 def _blocks(columns: dict[str, Any], data: DataConfig, faults: Faults) -> Iterator[dict[str, tables.Cells]]:
-    values = {name: as_array(columns[name]).reshape(-1) for name in tables.wanted(data)}
+    values = {name: values_of(columns[name]) for name in tables.wanted(data)}
     counts = {len(cells) for cells in values.values()}
     if len(counts) > 1:
         raise DataError(
@@ -296,6 +292,27 @@ def _blocks(columns: dict[str, Any], data: DataConfig, faults: Faults) -> Iterat
         )
     for first in range(0, max(counts), _BLOCK):
         yield {name: _block(name, cells[first : first + _BLOCK], data, faults, first) for name, cells in values.items()}
+
+
+def values_of(column: Any) -> Array:
+    """A column as an array that has every cell as the column has it, whatever the others are.
+
+    numpy makes fractions of whole numbers where one is missing, and takes a missing cell of a dictionary for the last
+    of its words; of some columns it makes no array at all, for which one cell is enough. Those are read cell by cell.
+    """
+    try:
+        found = np.asarray(column).reshape(-1)
+    except Exception:  # noqa: BLE001 - libraries have errors of their own
+        found = np.empty(len(column), object)
+        for place in range(len(column)):
+            with contextlib.suppress(Exception):  # such a cell stays empty
+                cell = column.iloc[place] if hasattr(column, "iloc") else column[place]
+                found[place] = cell.as_py() if hasattr(cell, "as_py") else cell
+        return found
+    kind = str(getattr(column, "dtype", getattr(column, "type", ""))).lower()
+    listed = getattr(column, "to_pylist", getattr(column, "to_list", None))
+    rounded = found.dtype.kind == "f" and not kind.startswith(_FRACTIONS)
+    return np.fromiter(listed(), object, len(column)) if listed and (rounded or _DICTIONARY in kind) else found
 
 
 def _block(name: str, values: Array, data: DataConfig, faults: Faults, first: int) -> tables.Cells:

@@ -173,7 +173,8 @@ def _outside(name: str, values: NDArray[np.float64], column: Column, told: Fault
 
 
 def _scale(values: NDArray[np.float64], column: Column) -> NDArray[np.float64]:
-    above, span = np.clip(values, column.low, column.high) - column.low, column.high - column.low
+    """On [0, 1]; without a sign of zero, which text may have lost: a record's part follows from every bit of it."""
+    above, span = np.clip(values, column.low, column.high) - column.low + 0.0, column.high - column.low
     return np.log1p(above) / np.log1p(span) if column.scale == "log" else above / span
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,12 +121,12 @@ def test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing(kind: str) 
     words = [str(one) for one in BIG]
     for cells, expected in ((BIG, words), ([*BIG, None], [*words, None])):
         column = memory.as_frame(WHOLE[kind](cells)).columns["who"]
-        assert memory.text(memory.as_array(column)) == expected
+        assert memory.text(memory.values_of(column)) == expected
 
 
 def test_a_missing_word_is_no_other_word() -> None:
     table = pa.table({"ward": pa.array(["1", None, "2"]).dictionary_encode()})
-    assert memory.text(memory.as_array(table["ward"])) == ["1", None, "2"]
+    assert memory.text(memory.values_of(table["ward"])) == ["1", None, "2"]
 
 
 @pytest.mark.parametrize("kind", [list, tuple, pl.Series, pa.array, lambda cells: pd.Series(pd.array(cells, "Int64"))])
@@ -199,7 +200,7 @@ def test_dates_and_labels_keep_their_meaning_beside_a_strange_cell(cell: object)
             assert len(found) - 79 in (0, 1)
 
 
-@pytest.mark.parametrize("cell", ["x", 2, 2.5, None, True])
+@pytest.mark.parametrize("cell", ["x", 2, 2.5, None, True, b"\xff", 1j, [1], HUGE])
 def test_a_cell_of_a_list_does_not_change_the_type_of_the_others(cell: object) -> None:
     """Numpy has one type for a list: beside 2, true is 1; beside text, 1.0 is '1.0'."""
     x = np.arange(120.0).reshape(60, 2)
@@ -229,3 +230,22 @@ def test_half_a_pair_of_utf_16_is_nobody() -> None:
     whole, _ = read(FRAME.assign(who=pd.Series([None, *who[1:]], dtype=object)), person="who", people=30)
     assert len(found) > 60
     assert np.array_equal(found, whole)
+
+
+def test_zero_has_no_sign_beside_a_strange_cell() -> None:
+    """Text has none, and the part of a record follows from every bit of it."""
+    frame = FRAME.assign(smokes=np.where(FRAME["smokes"], 1.0, -0.0))
+    whole, sizes = read(frame.iloc[:-1])
+    found, same = read(frame.assign(smokes=pd.Series([*frame["smokes"].iloc[:-1], "what?"], dtype=object)))
+    assert whole.tobytes() == found.tobytes()
+    assert np.array_equal(sizes, same)
+
+
+def test_a_column_that_no_array_can_hold_is_read_cell_by_cell() -> None:
+    """Polars gives a column 128 bits where one number of it has more than 64, and numpy has no such type."""
+    plain = pl.from_pandas(FRAME)
+    whole, _ = read(plain[:-1])
+    ages = pl.Series("age", [*plain["age"].to_list()[:-1], -(2**100)], dtype=pl.Int128)
+    found, _ = read(plain.with_columns(ages))
+    assert not Counter(map(tuple, whole.tolist())) - Counter(map(tuple, found.tolist()))
+    assert (len(whole), len(found)) == (79, 80)  # it is clamped

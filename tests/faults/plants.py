@@ -814,7 +814,7 @@ def rows_of_text_cut_to_the_shortest(patch: Patch) -> None:
 
 def identifiers_as_numpy_has_them(patch: Patch) -> None:
     """Fractions where one is missing: two people with long identifiers are one."""
-    patch.setattr(memory, "as_array", np.asarray)
+    patch.setattr(memory, "values_of", np.asarray)
 
 
 def class_weights_above_one(patch: Patch) -> None:
@@ -1339,7 +1339,7 @@ def a_residual_is_not_clamped(patch: Patch) -> None:
 
 def cells_of_a_list_take_one_type(patch: Patch) -> None:
     """As numpy makes them: one cell of text makes text of all numbers."""
-    patch.setattr(memory, "as_array", np.asarray)
+    patch.setattr(memory, "values_of", np.asarray)
 
 
 def numbers_in_a_column_of_dates_are_days(patch: Patch) -> None:

@@ -228,7 +228,7 @@ def merged(notes: Iterable[RowNote]) -> tuple[RowNote, ...]:
 
 def _cells(columns: Mapping[str, Column], rows: object) -> Iterator[dict[str, tables.Cells]]:
     """The cells of each declared column, block by block."""
-    values = {name: memory.as_array(column) for name, column in _by_column(columns, rows).items()}
+    values = {name: memory.values_of(column) for name, column in _by_column(columns, rows).items()}
     counts = {len(column) for column in values.values()}
     if len(counts) > 1:
         raise DataError("as many cells in every column", "different numbers of them", "A row has one cell of each.")
