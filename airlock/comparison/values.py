@@ -115,7 +115,7 @@ class Cell(Frozen):
         status: The status of the guarantee; "none" for the baseline, which promises nothing and never leaves. A model
             trained on public records alone reveals nothing about private ones: that is proven, with ε = 0.
         epsilon_asked: The requested ε; null if the method takes none.
-        epsilon: The ε proven for one record, or person, from the executed events; null if none is proven. Never a claim.
+        epsilon: The ε proven for one record or person, from the executed events; null if none is proven. Never a claim.
         claim_epsilon: The ε that the method's paper would state; null if it claims none.
         seed: The seed of initialisation and split.
         accuracy: Accuracy on the test records; null if the run failed.

@@ -11,6 +11,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import tomli_w
 
 import airlock
 from airlock.config import from_table
@@ -177,3 +178,14 @@ def test_a_release_from_memory_says_so(tmp_path: Path) -> None:
     assert again.bundle.card.data == made.bundle.card.data
     found = airlock.audit(made, data=FRAME, vault=vault, shadows=4, epochs=1, most=200)
     assert found.dossier.audit is not None
+
+
+@pytest.mark.parametrize("source", [None, "elsewhere.csv"])
+def test_a_frame_takes_the_place_of_a_file_in_a_mapping_as_in_a_toml_file(tmp_path: Path, source: str | None) -> None:
+    data = {"label": "ill", "classes": ["no", "yes"], "records": 80, "columns": COLUMNS, "name": "own"}
+    table = {"channel": "weights", "epsilon": 3.0, "delta": 1e-3, "data": data | ({"source": source} if source else {})}
+    file = tmp_path / "own.toml"
+    file.write_text(tomli_w.dumps(table))
+    for given in (table, file):
+        assert airlock.plan(given, data=FRAME).guarantee.epsilon <= 3.0
+    assert airlock.plan(table, data=FRAME, label="smokes", columns={"age": COLUMNS["age"]}).guarantee.epsilon <= 3.0
