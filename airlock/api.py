@@ -752,7 +752,9 @@ def _taken(
     if isinstance(config, (str, Path, ReleaseConfig)) and not isinstance(given, Mapping):
         where = {f"data.{key}": value for key, value in {**beside, "source": memory.SOURCE}.items()}
         return {**{key: value for key, value in rest.items() if key != "data"}, **where}, memory.held(records)
-    return {**rest, "data": {**table, **beside, "source": memory.SOURCE}}, memory.held(records)
+    declared = config.get("data") if isinstance(config, Mapping) else None
+    own = declared if isinstance(declared, Mapping) and not isinstance(given, Mapping) else {}  # as of a TOML file
+    return {**rest, "data": {**own, **table, **beside, "source": memory.SOURCE}}, memory.held(records)
 
 
 def _folder(bundle: Outcome | Audited | Bundle | Place) -> Path:

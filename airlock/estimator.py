@@ -46,6 +46,7 @@ EXPECTED_FAILED_CHECKS_OF_NUMBERS: Mapping[str, str] = {
     **EXPECTED_FAILED_CHECKS,
     "check_regressor_data_not_an_array": "The same: it compares two fits.",
     "check_regressors_int": "The same.",
+    "check_complex_data": "A complex number leaves its own record out; one of them makes a whole array complex.",
     "check_supervised_y_no_nan": "A record whose target is no number is left out: a refusal would tell of it.",
 }
 

@@ -19,23 +19,21 @@ version says who raised the figure (`raised_by`).
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Literal, TypeVar, cast
 
 import dp_accounting as dpa
-from absl import logging as absl_logging
 from dp_accounting import pld, rdp
 
 from airlock import plugins
 from airlock.accounting.events import contains_sampling, from_json, repeat, to_json, without_failure
 from airlock.accounting.pld import LossAccountant, smallest_epsilon
-from airlock.accounting.renyi import RenyiAccountant
+from airlock.accounting.renyi import RenyiAccountant, quiet
 from airlock.config import ACCOUNTANTS
 from airlock.errors import AccountingError
 
@@ -242,7 +240,7 @@ def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:
         by_losses = LossAccountant(_COARSE).compose(event)
         return [float(by_losses.get_delta(epsilon)) + failed for epsilon in epsilons]
     if RenyiAccountant().supports(event):
-        with _quiet():
+        with quiet():
             by_orders = RenyiAccountant().compose(event)
             return [float(by_orders.get_delta(epsilon)) + failed for epsilon in epsilons]
     raise AccountingError("an event that PLD or RDP supports", type(event).__name__)
@@ -280,16 +278,5 @@ def _pld_epsilon(event: dpa.DpEvent, delta: float, scale: float) -> float:
 
 
 def _rdp_epsilon(event: dpa.DpEvent, delta: float, orders: Sequence[int] | None = None) -> float:
-    with _quiet():
+    with quiet():
         return float(RenyiAccountant(orders).compose(event).get_epsilon(delta))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """RDP skips orders that do not converge, which is sound, but warns about each: silence these warnings."""
-    before = absl_logging.get_verbosity()
-    absl_logging.set_verbosity(absl_logging.ERROR)
-    try:
-        yield
-    finally:
-        absl_logging.set_verbosity(before)

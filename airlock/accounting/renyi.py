@@ -20,11 +20,14 @@ The best of a random number of runs is dp-accounting's own (`mechanisms.repeat_a
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import dp_accounting as dpa
 import numpy as np
+from absl import logging as absl_logging
 from dp_accounting import rdp
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from numpy.typing import NDArray
@@ -38,6 +41,11 @@ class RenyiAccountant(rdp.RdpAccountant):  # type: ignore[misc]
     """`rdp.RdpAccountant` under add-remove, which also supports the events above."""
 
     _rdp: Floats
+
+    def compose(self, event: dpa.DpEvent, count: int = 1) -> RenyiAccountant:
+        """As the original, without its warnings (`quiet`)."""
+        with quiet():
+            return super().compose(event, count)  # type: ignore[no-any-return]
 
     def _maybe_compose(self, event: dpa.DpEvent, count: int, do_compose: bool) -> Any:
         if isinstance(event, ChoiceDpEvent):
@@ -60,6 +68,17 @@ class RenyiAccountant(rdp.RdpAccountant):  # type: ignore[misc]
         if do_compose and found:
             self._rdp = before + count * np.max(found, axis=0)
         return None
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """RDP skips orders that do not converge, which is sound, but warns about each: silence these warnings."""
+    before = absl_logging.get_verbosity()
+    absl_logging.set_verbosity(absl_logging.ERROR)
+    try:
+        yield
+    finally:
+        absl_logging.set_verbosity(before)
 
 
 def pure_divergence(epsilon: float, orders: Floats) -> Floats:

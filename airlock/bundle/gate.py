@@ -252,7 +252,7 @@ def _doubtful_use(given: Evidence, policy: Policy) -> Iterator[str]:
 def _attacked(card: Card, dossier: Dossier, policy: Policy) -> Iterator[str]:
     """What attacks found that calls for caution, and what they could not have detected."""
     audit = dossier.audit
-    yield from _found(audit)
+    yield from _found(audit, _counted(card))
     if audit.features:
         yield from _told_by_features(audit.features)
     yield from _power(audit.attacks, stated(card), policy.algorithms_and_correctness.non_members_caution)
@@ -262,11 +262,11 @@ def _attacked(card: Card, dossier: Dossier, policy: Policy) -> Iterator[str]:
         yield f"Remarks about the records, in the dossier: {len(dossier.remarks)}."
 
 
-def _found(audit: Audit) -> Iterator[str]:
+def _found(audit: Audit, counted: str) -> Iterator[str]:
     """What attacks achieve, where chance is ruled out for all of their tries together."""
     of = f"; {audit.tries} tries were made, and this holds for all of them together" if audit.tries > 1 else ""
     for attack in audit.beating:
-        yield f"The attack '{attack.name}' does better than chance: {scored(attack).sentence}{of}."
+        yield f"The attack '{attack.name}' does better than chance: {scored(attack, counted).sentence}{of}."
     for attack, rate in audit.rare_finds:
         yield (
             f"The attack '{attack.name}' finds {rate.value:.2%} of the members (at least {rate.low:.2%}) while it "
@@ -327,6 +327,11 @@ def _good_use(given: Evidence, policy: Policy) -> Iterator[str]:
         yield found.sentence
 
 
+def _counted(card: Card) -> str:
+    """What attacks score: people, where these are protected."""
+    return UNITS["record" if card.data.people is None else "person"]["counted"]
+
+
 def _for(card: Card, dossier: Dossier | None) -> Iterator[str]:
     promise, said = card.guarantee, stated(card)
     if card.strength is not None and promise.epsilon is not None:
@@ -342,9 +347,10 @@ def _for(card: Card, dossier: Dossier | None) -> Iterator[str]:
     better = dossier.audit.beating if dossier else ()
     for attack in attacks:
         if attack not in better:
+            found = scored(attack, _counted(card))
             yield (
-                f"The attack '{attack.name}' does no better than chance: {scored(attack).sentence}; from "
-                f"{scored(attack).smallest} on it would have shown."
+                f"The attack '{attack.name}' does no better than chance: {found.sentence}; from {found.smallest} on it "
+                "would have shown."
             )
     could = max((attack.could_refute for attack in attacks), default=0.0)
     if dossier and said is not None and measured(dossier.audit) <= said < could:

@@ -128,7 +128,7 @@ def tune(
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Search the settings in [tune], and release the best: ε covers the search."""
+    """Search the settings that the config declares, and release the best: ε covers the search."""
     from airlock.config import load
     from airlock.pipeline import tune_release
 

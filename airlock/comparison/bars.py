@@ -16,7 +16,7 @@ from airlock.comparison import charts
 from airlock.comparison.values import WORDS, Cell, MethodVerdict, Row, Standing, words_for
 
 UNPROVEN = "Not proven: no promise, however accurate"
-ATTACKED = ", the strongest attack names the used one of two records {share} of the time"
+ATTACKED = ", the strongest attack names the used one of two {share} of the time"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def accuracy_bars(shown: Sequence[Shown], epsilon: float, blind: float) -> tuple
 
 
 def attack_bars(shown: Sequence[Shown], epsilon: float) -> tuple[svg.Range, Bars]:
-    """How often the strongest attack names the used one of two records, for every method at one ε."""
+    """How often the strongest attack names the used one of two, for every method at one ε."""
     here = [line for line in shown if line.row.epsilon_asked in (None, epsilon) and line.row.auc is not None]
     ends = [value for line in here for value in (line.auc_low, line.auc_high) if value is not None]
     across = svg.span([0.5, *ends])

@@ -348,7 +348,8 @@ def rewound(mark: Position, found: str) -> LedgerBroken:
         f"entry {mark.entries:,} as the high-water mark has it",
         found,
         "The database was restored from a backup or replaced: its budget is not what was spent.",
-        "Nothing is answered. Restore the newest database, or retire this release.",
+        "Nothing is paid from it. Restore the newest database; where it is lost, retire the release, or the data set, "
+        "that it is for.",
     )
 
 

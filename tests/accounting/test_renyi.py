@@ -10,7 +10,7 @@ import pytest
 from dp_accounting import rdp
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
-from airlock.accounting import ChoiceDpEvent, choose, compute_epsilon, from_json, pure, repeat, to_json
+from airlock.accounting import ChoiceDpEvent, PrivacyFilter, choose, compute_epsilon, from_json, pure, repeat, to_json
 from airlock.accounting.events import FailureDpEvent, repeat_and_select, without_failure
 from airlock.accounting.renyi import RenyiAccountant, pure_divergence
 from airlock.errors import AccountingError
@@ -30,6 +30,14 @@ def test_a_choice_is_as_bad_as_its_worst_at_every_order() -> None:
     assert flat[-1] < steep[-1]
     assert divergence(ChoiceDpEvent([FLAT, STEEP])) == [max(pair) for pair in zip(flat, steep, strict=True)]
     assert divergence(ChoiceDpEvent([STEEP, FLAT])) == divergence(ChoiceDpEvent([FLAT, STEEP]))
+
+
+def test_an_order_that_is_skipped_is_not_told_to_whoever_asks_for_a_cost(caplog: pytest.LogCaptureFixture) -> None:
+    """A search costs what its runs do at every order, and small ones do not converge at this rate."""
+    step = dpa.PoissonSampledDpEvent(0.4267, dpa.GaussianDpEvent(6.4723))
+    search = repeat_and_select(repeat(step, 20), 3.0, 1.0)
+    assert PrivacyFilter.make(10.0, 1e-3).cost([search]) > 0
+    assert "converge" not in caplog.text
 
 
 def test_choices_compose_and_nest() -> None:

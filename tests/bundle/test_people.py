@@ -14,6 +14,7 @@ from airlock import data
 from airlock.bundle import Vault
 from airlock.bundle.bundle import config_text
 from airlock.bundle.gate import weigh
+from airlock.bundle.rendering.page import render_dossier, render_html
 from airlock.bundle.reports import make
 from airlock.bundle.reports.writing import to_markdown
 from airlock.bundle.verify import verify
@@ -69,6 +70,16 @@ def test_paid_attacks_count_people(made: Outcome) -> None:
     assert made.bundle.card.audit.attacks
     for attack in made.bundle.card.audit.attacks:
         assert max(attack.members, attack.non_members) < 300
+
+
+def test_an_attack_on_people_is_said_to_tell_people_apart(made: Outcome) -> None:
+    found, page = weigh(made.bundle.card, (), made.dossier), render_html(made.bundle.card)
+    said = [one for one in (*found.caution, *found.release) if "one used and one not" in one]
+    assert len(said) == len(made.dossier.audit.attacks) > 0
+    assert all("of two people, one used and one not" in one for one in said)
+    for one in (page, render_dossier(made.dossier)):
+        assert "of two people, one used and one not" in one
+        assert "of two records" not in one
 
 
 def test_neither_identifiers_nor_the_name_of_their_column_leave(made: Outcome, of_records: Outcome) -> None:

@@ -12,6 +12,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import tomli_w
 
 import airlock
 from airlock.config import from_table
@@ -249,3 +250,14 @@ def test_a_column_that_no_array_can_hold_is_read_cell_by_cell() -> None:
     found, _ = read(plain.with_columns(ages))
     assert not Counter(map(tuple, whole.tolist())) - Counter(map(tuple, found.tolist()))
     assert (len(whole), len(found)) == (79, 80)  # it is clamped
+
+
+@pytest.mark.parametrize("source", [None, "elsewhere.csv"])
+def test_a_frame_takes_the_place_of_a_file_in_a_mapping_as_in_a_toml_file(tmp_path: Path, source: str | None) -> None:
+    data = {"label": "ill", "classes": ["no", "yes"], "records": 80, "columns": COLUMNS, "name": "own"}
+    table = {"channel": "weights", "epsilon": 3.0, "delta": 1e-3, "data": data | ({"source": source} if source else {})}
+    file = tmp_path / "own.toml"
+    file.write_text(tomli_w.dumps(table))
+    for given in (table, file):
+        assert airlock.plan(given, data=FRAME).guarantee.epsilon <= 3.0
+    assert airlock.plan(table, data=FRAME, label="smokes", columns={"age": COLUMNS["age"]}).guarantee.epsilon <= 3.0

@@ -170,7 +170,7 @@ def summary(card: Card, folder: Path) -> str:
 
 
 def _counted(card: Card) -> str:
-    """What the test part counts."""
+    """What the test part counts, and what attacks score."""
     return text.UNITS["record" if card.data.people is None else "person"]["counted"]
 
 
@@ -214,7 +214,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         figures=formatting,
         about_rows=about_rows,
         undeclared=undeclared,
-        scored=text.scored,
+        scored=functools.partial(text.scored, counted=_counted(card)),
         size_rows=size_rows,
         beside_blind=compare_with_blind,
         useful_rows=useful_rows,
@@ -416,15 +416,16 @@ DOSSIER_HTML = "dossier.html"
 def render_dossier(dossier: Dossier) -> str:
     """The page, which says first that it stays inside."""
     template = environment().get_template("dossier.html.j2")
+    words = text.UNITS.get(dossier.guarantee.unit, text.UNITS["record"])
     return template.render(
         dossier=dossier,
         badge=MARKS[dossier.mark],
         proved=PROVED[dossier.verdict],
         strengths=STRENGTHS,
-        words=text.UNITS.get(dossier.guarantee.unit, text.UNITS["record"]),
+        words=words,
         about_rows=about_rows,
         undeclared=undeclared,
-        scored=text.scored,
+        scored=functools.partial(text.scored, counted=words["counted"]),
         has=HAS,
         stays=STAYS,
         scale=scale,

@@ -566,8 +566,8 @@ def _counted(register: LifetimeBudget) -> str:
     )
 
 
-PAIR = "of two records, one used and one not, how often the attack names the used one (AUC)"
-PICKS = "of two records, one used and one not, it names the used one {value} of the time ({interval}; AUC)"
+PAIR = "of two {counted}, one used and one not, how often the attack names the used one (AUC)"
+PICKS = "of two {counted}, one used and one not, it names the used one {value} of the time ({interval}; AUC)"
 
 
 @dataclass(frozen=True)
@@ -584,8 +584,13 @@ class Scored:
     sentence: str
 
 
-def scored(attack: AttackResult | PaidAttack) -> Scored:
-    """An AUC is how often a pair is told apart, in percent; any other score keeps its name."""
+def scored(attack: AttackResult | PaidAttack, counted: str) -> Scored:
+    """An AUC is how often a pair is told apart, in percent; any other score keeps its name.
+
+    Args:
+        attack: Its figures.
+        counted: What has a score each, "records" or "people".
+    """
     pairs = attack.score == "AUC"
 
     def said(value: float) -> str:
@@ -599,8 +604,10 @@ def scored(attack: AttackResult | PaidAttack) -> Scored:
         smallest=said(attack.smallest_effect) if isinstance(attack, AttackResult) else "",
         start="0%" if pairs else "0",
         end="100%" if pairs else "1",
-        means=f"{PAIR if pairs else attack.score}; {chance} by chance",
-        sentence=PICKS.format(value=value, interval=interval) if pairs else f"{attack.score} {value}, {interval}",
+        means=f"{PAIR.format(counted=counted) if pairs else attack.score}; {chance} by chance",
+        sentence=PICKS.format(counted=counted, value=value, interval=interval)
+        if pairs
+        else f"{attack.score} {value}, {interval}",
     )
 
 
