@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from airlock import auditing, data, methods, nets, plugins
@@ -44,6 +45,9 @@ from airlock.methods.search import as_run
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
 from airlock.training.devices import choose_device
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
+from airlock.training.front_ends.features import compute
+from airlock.training.front_ends.front import front_end
+from airlock.training.front_ends.public import FrontSettings
 from airlock.training.loop import Progress
 from airlock.training.outcomes import Outcomes
 
@@ -752,18 +756,29 @@ def train_openly(
             "It is there to be compared with, and comparisons are of classes.",
         )
     split = data.load(config, data_dir)
-    name = nets.default_name(facts.shape) if config.net == "auto" else config.net
-    net = nets.create(name, facts.shape, len(facts.classes), config.seed)
     run = Run(device=choose_device(config.device), progress=progress)
     batches = Shuffled(batch_size, config.seed)
     records = split.private if part == "private" else split.public
-    fit(net, Resident(records, run.device), batches, PlainGradients(), recipe, config.seed, run,
+    net: nn.Module
+    if facts.vocabulary is not None and config.net == "auto":  # what is trained of texts is a head on public features
+        net = front_end("auto", facts, config.seed, FrontSettings()).ready(None, run)
+        learnt: nn.Module = nn.Sequential(net.centre, net.head)
+        records = Records(_features(net.front, records, run), records.y, records.person)
+    else:
+        name = nets.default_name(facts.shape) if config.net == "auto" else config.net
+        learnt = net = nets.create(name, facts.shape, len(facts.classes), config.seed)
+    fit(learnt, Resident(records, run.device), batches, PlainGradients(), recipe, config.seed, run,
         label=f"training on {part} records without noise")  # fmt: skip
     net = net.cpu().eval()
     found = auditing.Audit((), ())
     if part == "private":
         found, _ = auditing.attack_quickly(net, facts.classes, config.delta, split, config.split, config.seed)
     return Open(outcomes_of(net, split.test), found, sum(p.numel() for p in net.parameters()))
+
+
+def _features(front: nn.Module, records: Records, run: Run) -> NDArray[np.float32]:
+    blocks = [block.float().cpu().numpy() for _, block in compute(front, records, run, "features")]
+    return np.concatenate(blocks)
 
 
 def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -10,37 +9,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import jsonschema
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 import airlock
 from airlock import methods
-from airlock.bundle.answering import open_reader
+from airlock.bundle import Vault
+from airlock.bundle.answering import open_answerer, open_reader
 from airlock.bundle.bundle import read
 from airlock.cli import app
-from airlock.data import text as texts
+from airlock.config import from_table
+from airlock.data.table_check import check_table
 from airlock.errors import ConfigError, DataError
 from airlock.methods.contract import TOKENIZER
-from airlock.nets import bert
+from airlock.pipeline import train_openly
 from airlock.serve.problems import Problem
 from airlock.serve.protocol import model_metadata, read_query
-from tests.texts import SIZES, SPECIAL, WHEEL, WORDS, reviews, write_encoder
+from airlock.serve.service import Service
+from tests.serve.selling import make, running
+from tests.texts import SPECIAL, WHEEL, WORDS, reviews, tiny_encoder
 
 TOKENS = 12
 RECORDS = 600
 QUESTIONS = ["a good film", "the plot was dull", "bad", "great great great"]
-
-
-@contextlib.contextmanager
-def tiny_encoder(folder: Path) -> Iterator[None]:
-    """MiniLM's place is taken by a tiny encoder."""
-    write_encoder(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        patch.setattr(texts, "_WHEEL", WHEEL)
-        patch.setattr(bert, "MINILM", bert.BertSizes(tokens=len(SPECIAL) + len(WORDS), **SIZES))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +139,6 @@ def test_a_receiver_asks_with_texts(released: Path, vault: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["rows.txt", "rows.csv", "rows.tsv", "rows.jsonl", "rows.parquet", "-"])
 def test_a_file_of_texts_is_predicted_by_the_command(released: Path, vault: Path, tmp_path: Path, name: str) -> None:
-    import pandas as pd
-
     path, frame = tmp_path / name, pd.DataFrame({"id": range(4), "review": QUESTIONS})
     lines = "\n".join(QUESTIONS) + "\n"
     if name == "rows.txt":
@@ -184,6 +177,52 @@ def test_a_service_takes_texts_as_a_tensor_of_bytes(released: Path) -> None:
             ask(data, **more)
 
 
+def test_a_client_asks_over_http_with_texts(released: Path, vault: Path, tmp_path: Path) -> None:
+    card, answerer = open_answerer(released, Vault.open(vault))
+    made = make(tmp_path, answerer, keys=False)
+    made.ledger.set_quota("local", None)
+    asked = {"inputs": [{"name": "review", "datatype": "BYTES", "shape": [4], "data": QUESTIONS}]}
+    with made.ledger:
+        service = Service(**{**vars(made), "schema": card.inputs, "tokenizer": open_reader(released, card)})
+        with running(service) as where, httpx.Client(base_url=where) as client:
+            done = client.post("/v2/models/pets/infer", json=asked)
+            assert done.status_code == 200, done.text
+            outputs = {one["name"]: one["data"] for one in done.json()["outputs"]}
+            assert outputs["class"] == airlock.load(released, vault=vault).predict(QUESTIONS).tolist()
+            assert "Ask with texts" in client.get("/").text
+            assert "&#34;review&#34;" in client.get("/docs").text
+            described = client.get("/openapi.json").json()
+    body = described["paths"]["/v2/models/{name}/infer"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    jsonschema.Draft202012Validator(body).validate(asked)
+
+
+def test_a_receiver_s_platforms_are_told_that_it_takes_texts(released: Path, vault: Path, tmp_path: Path) -> None:
+    from airlock.bundle.platforms import hub, mlflow_model
+    from airlock.bundle.verify import read_verified
+
+    found = read_verified(released, Vault.open(vault))
+    assert '"text-classification"' in hub.front_matter(found.card)
+    mlflow = pytest.importorskip("mlflow.pyfunc")
+    mlflow_model.write(tmp_path / "model", found)
+    theirs = mlflow.load_model(str(tmp_path / "model"))
+    frame = pd.DataFrame({"review": QUESTIONS})
+    assert theirs.predict(frame).tolist() == airlock.load(released, vault=vault).predict(frame).tolist()
+
+
+def test_a_model_without_privacy_to_compare_with_is_a_head_on_the_same_features(place: Path) -> None:
+    found = train_openly(from_table(table(place)))
+    assert found.utility.accuracy > 0.7
+    assert found.parameters < 10_000
+
+
+def test_a_look_at_a_table_of_texts_tells_what_is_in_the_way(place: Path, tmp_path: Path) -> None:
+    config = from_table(table(place))
+    assert not check_table(place / "reviews.csv", config.data)
+    (tmp_path / "d.csv").write_text("text,verdict\nfine,good\n", encoding="utf-8")
+    found = check_table(tmp_path / "d.csv", config.data)
+    assert any(one.where == "column 'review'" and "not in the file" in one.what for one in found)
+
+
 @pytest.mark.parametrize("name", ["answers/head", "answers/per-query", "answers/votes", "twin/sharded"])
 def test_other_methods_with_heads_on_the_same_features_make_releases_that_verify(
     place: Path, vault: Path, tmp_path: Path, name: str
@@ -201,8 +240,6 @@ def test_a_release_is_attacked_and_weighed(place: Path, released: Path, vault: P
 
 
 def test_people_are_protected_as_a_whole(place: Path, tmp_path: Path, vault: Path) -> None:
-    import pandas as pd
-
     frame = pd.read_csv(place / "reviews.csv").assign(who=[f"reader {i % 100}" for i in range(RECORDS)])
     asked = table(place, data={"person": "who", "people": 100})
     asked["data"]["source"] = frame
@@ -234,7 +271,7 @@ def test_a_method_that_takes_numbers_or_images_is_refused_at_plan_time(place: Pa
         ({"channel": "answers", "settings": {"features": "pixels"}}, 'features = "minilm" for texts'),
         ({"channel": "student"}, "a method for texts"),
         ({"channel": "features"}, "a method for texts"),
-        ({"data": {"tokens": 40}}, "texts of at most 32 tokens"),
+        ({"data": {"tokens": 80}}, "texts of at most 64 tokens"),
     ],
 )
 def test_what_cannot_be_for_texts_is_refused_at_plan_time(place: Path, change: dict[str, Any], words: str) -> None:
