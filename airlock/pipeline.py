@@ -27,6 +27,7 @@ from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
 from airlock.bundle import Bundle, Card, Dossier, Vault, booking, bundle, card, compression, dossier
 from airlock.bundle.answering import recorded
+from airlock.bundle.contents import TOKENIZER
 from airlock.bundle.files import sweep
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page, text
@@ -570,6 +571,10 @@ def _config_of(made: Bundle, overrides: Mapping[str, object], *, named: str | No
                 "The release is for people, and a bundle never names their identifiers' column.",
                 "Give it with --set data.person=COLUMN.",
             )
+        if TOKENIZER in made.files.names and "data.tokenizer" not in overrides:
+            found = found.model_copy(
+                update={"data": found.data.model_copy(update={"tokenizer": str(made.folder / TOKENIZER)})}
+            )
         return found
     except ConfigError as error:
         if "data.source" in str(error) and "data.source" not in overrides:
@@ -588,6 +593,13 @@ def _require_same_data(made: card.Card, split: Split) -> None:
     same = (said.shape, said.classes, said.records, said.people, said.target) == (
         facts.shape, facts.classes, facts.records, facts.people, facts.target,
     )  # fmt: skip
+    if said.tokenizer != facts.tokenizer:
+        raise ConfigError(
+            "the tokenizer that the release was made with, as the card says",
+            "another one",
+            "Records would be others than those that were trained on.",
+            "Leave data.tokenizer out: the bundle has its own.",
+        )
     if (said.people is None, said.grouped) != (facts.people is None, facts.grouped):
         raise ConfigError(
             "people or records as the protected unit, as the card says",

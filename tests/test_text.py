@@ -27,12 +27,13 @@ from airlock.config import from_table
 from airlock.data.table_check import check_table
 from airlock.errors import ConfigError, DataError
 from airlock.methods.contract import TOKENIZER
-from airlock.pipeline import train_openly
+from airlock.pipeline import audit_bundle, train_openly
 from airlock.serve.problems import Problem
 from airlock.serve.protocol import model_metadata, read_query
 from airlock.serve.service import Service
+from tests.data.test_dataset_files import write_sst2
 from tests.serve.selling import make, running
-from tests.texts import SPECIAL, WHEEL, WORDS, reviews, tiny_encoder
+from tests.texts import SPECIAL, WHEEL, WORDS, reviews, tiny_encoder, tokenizer_json
 
 TOKENS = 12
 RECORDS = 600
@@ -251,6 +252,33 @@ def test_a_release_is_attacked_and_weighed(place: Path, released: Path, vault: P
     assert "The bundle verifies: its files, its card and its ε agree." in airlock.gate(released, vault=vault).release
 
 
+def test_a_named_source_by_a_tokenizer_of_one_s_own_is_released_verified_and_audited(
+    place: Path, tmp_path: Path, vault: Path
+) -> None:
+    """The bundle names no path: whoever audits it reads the records by the bundle's own tokenizer."""
+    write_sst2(tmp_path / "data" / "sst2", 300)
+    own = tmp_path / "tokenizer.json"
+    own.write_text(tokenizer_json().replace('"good": 3, "fine": 4', '"fine": 3, "good": 4'), encoding="utf-8")
+    asked = table(place, method="head")
+    asked["data"] = {"source": "sst2", "records": 300, "test_records": 10, "tokens": TOKENS, "tokenizer": str(own)}
+    airlock.release(asked, out=tmp_path / "out", vault=vault, data_dir=tmp_path / "data")
+    assert not failed(tmp_path / "out", vault)
+    assert "tokenizer" not in (tmp_path / "out" / "config.toml").read_text(encoding="utf-8")
+    found = airlock.audit(tmp_path / "out", vault=vault, data_dir=tmp_path / "data", shadows=4)
+    assert found.dossier.audit.attacks
+    with pytest.raises(ConfigError, match="the tokenizer that the release was made with"):
+        audit_bundle(tmp_path / "out", overrides={"data.tokenizer": "minilm"}, vault=vault, data_dir=tmp_path / "data")
+
+
+def test_a_public_part_whitens_the_features(place: Path, tmp_path: Path, vault: Path) -> None:
+    parts = {"public": 0.2, "test": 0.2, "holdout": 0.1}
+    asked = table(place, method="head", settings={"public": "split"}) | {"split": parts}
+    made = airlock.release(asked, out=tmp_path / "out", vault=vault)
+    assert made.bundle.card.network is not None
+    assert made.bundle.card.network.name == "minilm-white-linear"
+    assert not failed(tmp_path / "out", vault)
+
+
 def test_people_are_protected_as_a_whole(place: Path, tmp_path: Path, vault: Path) -> None:
     frame = pd.read_csv(place / "reviews.csv").assign(who=[f"reader {i % 100}" for i in range(RECORDS)])
     asked = table(place, data={"person": "who", "people": 100})
@@ -292,8 +320,6 @@ def test_what_cannot_be_for_texts_is_refused_at_plan_time(place: Path, change: d
 
 
 def test_an_encoder_for_texts_is_refused_for_other_data_and_for_other_tokenizers(place: Path, tmp_path: Path) -> None:
-    from tests.texts import tokenizer_json
-
     own = tmp_path / "tokenizer.json"
     own.write_text(tokenizer_json().replace('"was": 14', '"was": 99'), encoding="utf-8")
     with pytest.raises(ConfigError, match="the tokenizer of MiniLM-L6"):

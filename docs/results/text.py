@@ -1,6 +1,6 @@
 """Accuracy of `weights`/`head` on SST-2 over a range of ε; the encoder runs once, the private part once per release.
 
-python docs/results/text.py DATA [--runs 5] > docs/results/text.jsonl
+python docs/results/text.py DATA [--runs 5] [--private 20000] > docs/results/text.jsonl
 
 DATA holds sst2_train.tsv.gz and sst2_test.tsv.gz. Every line is one release of runs/sst2-head.toml at another ε: the
 events of the real method with noise from the operating system, and the accuracy on the 872 official test sentences.
@@ -37,9 +37,14 @@ def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("folder", type=Path)
     asked.add_argument("--runs", type=int, default=5)
+    asked.add_argument("--private", type=int, help="train on so many of the private records, and declare as many")
     given = asked.parse_args()
-    config = load(CONFIG)
+    whole = load(CONFIG)
+    count = round((given.private or 0) / (1 - whole.split.holdout)) or None
+    config = load(CONFIG, {"data.records": count} if count else {})
     split = data.load(config, given.folder)
+    if given.private is not None:  # in the order of their hashes: a random sample
+        split = replace(split, private=split.private.take(np.arange(given.private)))
     run = Run(progress=lambda label, done, whole: print(f"{label}: {done} of {whole}", file=sys.stderr))
     first = methods.build(config, split.facts)
     assert isinstance(first, Head)
