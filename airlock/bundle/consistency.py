@@ -9,6 +9,7 @@ An ε that a plugin's accountant raised is checked without that plugin: dp-accou
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable
 
@@ -35,6 +36,7 @@ from airlock.bundle.schema import LifetimeBudget, OlderGuarantee, OtherRelease, 
 from airlock.config import TuneConfig, parse, parse_toml
 from airlock.data import memory
 from airlock.data.sources import SOURCES
+from airlock.data.text import parse_tokenizer
 from airlock.errors import AirlockError, ConfigError
 
 # By how much, relatively, a stated ε may be off from the recomputed one. It is lower only by rounding, whichever
@@ -279,8 +281,14 @@ def _hashes(files: Contents, card: Card) -> Defects:
     recorded |= bundle.smaller_of(card)
     if card.hashes.model_table_onnx is not None:
         recorded[bundle.TABLE_ONNX] = card.hashes.model_table_onnx
+    if card.hashes.tokenizer_json is not None:
+        recorded[bundle.TOKENIZER] = card.hashes.tokenizer_json
     wrong = [name for name, sha in recorded.items() if name not in files.names or files.digest(name) != sha]
-    more = [name for name in (*bundle.SMALLER, bundle.TABLE_ONNX) if name in files.names and name not in recorded]
+    more = [
+        name
+        for name in (*bundle.SMALLER, bundle.TABLE_ONNX, bundle.TOKENIZER)
+        if name in files.names and name not in recorded
+    ]
     return [
         *(f"{name} is not the file that the card names." for name in wrong),
         *(f"{name} is there, and the card does not name it." for name in more),
@@ -298,9 +306,25 @@ def _schema(files: Contents, card: Card) -> Defects:
     if files.read(bundle.SCHEMA) != card.inputs.to_json().encode():
         return _with_version(["schema.json is not what the card says of a row."], card)
     table = parse_toml(files.read(bundle.CONFIG).decode("utf-8"), bundle.CONFIG)
-    if card.inputs != declared_schema(table.get("data"), card.data.shape, card.data.classes):
+    said = card.data
+    if card.inputs != declared_schema(table.get("data"), said.shape, said.classes, said.vocabulary, said.tokenizer):
         return ["What the card says of a row is not what the config declares."]
-    return []
+    return _tokenizer(files, card)
+
+
+def _tokenizer(files: Contents, card: Card) -> Defects:
+    """Whether tokenizer.json is the one that the card names, and gives the numbers that the model knows."""
+    text = None if card.inputs is None else card.inputs.text
+    if text is None:
+        return ["tokenizer.json is there, and records are no texts."] if bundle.TOKENIZER in files.names else []
+    if bundle.TOKENIZER not in files.names or files.digest(bundle.TOKENIZER) != text.tokenizer:
+        return ["tokenizer.json is not the tokenizer that the card names."]
+    if text.tokens != card.data.shape[0] or card.data.shape != (text.tokens,):
+        return ["Texts have not as many tokens as the card says."]
+    if importlib.util.find_spec("tokenizers") is None:
+        return []  # its bytes are those that the card names; whoever uses it needs the library
+    known = parse_tokenizer(files.read(bundle.TOKENIZER), text.tokens)
+    return [] if known.vocabulary == text.vocabulary else ["tokenizer.json has not as many tokens as the card says."]
 
 
 def _config(files: Contents, card: Card) -> Defects:

@@ -25,6 +25,7 @@ CARD, HTML, README = "card.json", "card.html", "README.md"
 SAFETENSORS, ONNX, CONFIG = "model.safetensors", "model.onnx", "config.toml"
 SUMS, INTERFACE = "SHA256SUMS", "interface.json"
 SCHEMA, TABLE_ONNX = "schema.json", "model.table.onnx"
+TOKENIZER = "tokenizer.json"
 SIGNATURE, APPROVAL = "model.sig", "approval.sig"
 SIGNATURES = (SIGNATURE, APPROVAL)  # they cover all other files, and are in no list themselves
 PATH_REMOVED = "(a path, removed)"
@@ -41,6 +42,7 @@ LIMITS = {
     INTERFACE: 16 << 20,
     SCHEMA: 16 << 20,
     TABLE_ONNX: 2 << 30,
+    TOKENIZER: 64 << 20,
     MANIFEST: 16 << 20,
     SUMS: 2 << 20,
     INT8: 2 << 30,

@@ -30,6 +30,7 @@ from airlock.bundle.contents import (
     SMALLER,
     SUMS,
     TABLE_ONNX,
+    TOKENIZER,
     Contents,
     Defects,
     Skip,
@@ -149,7 +150,7 @@ class Packing(ABC, Generic[A, S]):
 
 class _Networks(Packing[NetworkArtefact, NetworkSummary]):
     own_files = (SAFETENSORS, ONNX)
-    optional_files = (*SMALLER, TABLE_ONNX, SCHEMA)
+    optional_files = (*SMALLER, TABLE_ONNX, SCHEMA, TOKENIZER)
     noun = "a network"
     described = "a model trained on"
     checked = "compares the two model files"
@@ -202,7 +203,7 @@ class _Networks(Packing[NetworkArtefact, NetworkSummary]):
 
 class _Interfaces(Packing[Interface, Interface]):
     own_files = (INTERFACE,)
-    optional_files = (SCHEMA,)
+    optional_files = (SCHEMA, TOKENIZER)
     noun = "answers"
     described = "answers of a model trained on"
     checked = "compares the interface with the card"

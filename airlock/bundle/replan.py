@@ -44,6 +44,7 @@ from airlock.config import (
 from airlock.data import Facts
 from airlock.data.people import declared_people, refuse_test_file, unit_of
 from airlock.data.sources import SOURCES
+from airlock.data.text import TOKENS
 from airlock.errors import AirlockError, ConfigError
 from airlock.methods.contract import Channel, Plan
 from airlock.nets.hugging_face import MINILM, PREFIX
@@ -319,12 +320,14 @@ def _dotted(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _facts(config: ReleaseConfig, card: Card) -> Facts:
     """What is public about the data: as published, or as the owner declared it, which only the card says in full."""
+    said = card.data
     if config.data.source in SOURCES:
-        return data.describe(config)
-    said, unit = card.data, unit_of(config)
+        return data.describe(config, read_by=(said.tokenizer or "", said.vocabulary or 0))
+    unit = unit_of(config)
     columns = tuple(config.data.columns.items())
     known = Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin, columns=columns,
-                  read_off=config.data.read_off, target=config.data.target)  # fmt: skip
+                  read_off=config.data.read_off, target=config.data.target, vocabulary=said.vocabulary,
+                  tokenizer=said.tokenizer)  # fmt: skip
     if config.data.person is None or unit == "record":
         return replace(known, grouped=config.data.person is not None)
     if said.test_records is not None:
@@ -334,7 +337,8 @@ def _facts(config: ReleaseConfig, card: Card) -> Facts:
 
 
 def _of_data(facts: Facts, config: ReleaseConfig, card: Card) -> Iterator[str]:
-    keys = ("name", "origin", "shape", "classes", "records", "test_records", "people", "grouped", "read_off", "target")
+    keys = ("name", "origin", "shape", "classes", "records", "test_records", "people", "grouped", "read_off", "target",
+            "vocabulary", "tokenizer")  # fmt: skip
     named = {key: getattr(facts, key) for key in keys}
     if config.data.source not in SOURCES:
         named |= _declared(config.data)
@@ -350,7 +354,8 @@ def _declared(declared: DataConfig) -> dict[str, object]:
     """What a config says of the owner's own data; it always says how many records there are."""
     classes = declared.classes if declared.target is None else ()
     table = (sum(column.width for column in declared.columns.values()),)
-    named: dict[str, object] = {"shape": table if declared.columns else declared.shape}
+    texts = None if declared.text is None else (declared.tokens or TOKENS,)
+    named: dict[str, object] = {"shape": table if declared.columns else texts or declared.shape}
     named["classes"] = tuple(map(str, range(classes))) if isinstance(classes, int) else classes
     return {"records": declared.records} | {key: value for key, value in named.items() if value is not None}
 

@@ -100,6 +100,8 @@ class DataSummary(Frozen):
         read_off: Which of these, or of the columns, the holder read off the records, so that the guarantee does not
             cover them.
         target: The declared range of the number that is predicted; null where records have classes.
+        vocabulary: Of texts: how many different numbers their tokens become; null for other data.
+        tokenizer: Of texts: SHA-256 of the public tokenizer.json; null for other data.
     """
 
     name: str
@@ -113,6 +115,8 @@ class DataSummary(Frozen):
     grouped: bool = False
     read_off: tuple[ReadOff, ...] = ()
     target: TargetRange | None = None
+    vocabulary: Annotated[int, Field(ge=2)] | None = None
+    tokenizer: Hash | None = None
 
     @property
     def units(self) -> int:
@@ -383,6 +387,7 @@ class Hashes(Frozen):
     model_int8_onnx: Hash | None = None
     model_fp16_onnx: Hash | None = None
     model_table_onnx: Hash | None = None
+    tokenizer_json: Hash | None = None
     features_json: Hash | None = None
     config_toml: Hash
 

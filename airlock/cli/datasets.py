@@ -30,7 +30,7 @@ def datasets(data_dir: Path | None = DataDirOption, as_json: bool = JsonOption) 
             f"{entry.records:,}",
             "" if entry.test_records is None else f"{entry.test_records:,}",
             str(len(entry.source.classes)),
-            " × ".join(map(str, entry.source.shape)),
+            " × ".join(map(str, entry.source.shape)) if entry.source.text is None else "texts",
         ]
         for entry in found
     ]
@@ -56,6 +56,7 @@ def _plain(entry: Listing) -> dict[str, Any]:
         "test_records": entry.test_records,
         "classes": len(entry.source.classes),
         "shape": list(entry.source.shape),
+        "text": entry.source.text,
         "package": entry.source.package or None,
         "problem": entry.problem,
         "how_to_get": entry.source.get,

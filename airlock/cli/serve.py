@@ -68,7 +68,7 @@ def serve(
     """Answer queries over HTTP with the Open Inference Protocol, each paid for before it is computed."""
     check_extra()
     from airlock.bundle import Vault
-    from airlock.bundle.answering import open_answerer
+    from airlock.bundle.answering import open_answerer, open_reader
     from airlock.bundle.register import check_served
     from airlock.bundle.rendering.page import render_html
     from airlock.bundle.signing.keys import read_all
@@ -110,6 +110,7 @@ def serve(
                 card.headline,
                 card.mark,
                 card.inputs,
+                open_reader(bundle, card),
             )
             where_it_is = address(bound, tls=tls)
             run(service, bound, lambda: _announce(service, where_it_is, bundle), lambda: load_tls(tls_cert, tls_key))
@@ -129,7 +130,8 @@ def _announce(service: Service, where: str, bundle: Path) -> None:
 def predict(
     bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
     rows: str = typer.Argument(
-        help="Raw rows: a CSV or Parquet file with the declared columns, - for CSV from stdin; .npy for images.",
+        help="Raw rows: a CSV or Parquet file with the declared columns, - for CSV from stdin; .npy for images; "
+        "for texts also .txt, .tsv or .jsonl, and - for one text in each line.",
         show_default=False,
     ),
     out: Path | None = typer.Option(
@@ -164,11 +166,7 @@ def predict(
 
 
 def _answers(model: ReleasedModel, rows: str) -> Iterator[Predictions]:
-    from airlock.bundle.receiving.rows import encode, read_stream
-
-    blocks = (
-        encode(model.schema, Path(rows)) if rows != _STDIN else read_stream(model.schema, sys.stdin.buffer, "stdin")
-    )
+    blocks = model.encoded(Path(rows)) if rows != _STDIN else model.encoded_stream(sys.stdin.buffer, "stdin")
     return model.answer_blocks(blocks)
 
 

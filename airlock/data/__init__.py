@@ -16,6 +16,7 @@ nothing in this package unpickles, and nothing is allocated because a header say
     memory         frames and arrays that are in memory
     tables         CSV and Parquet, encoded by the public schema
     text           texts as the numbers of their tokens, by a public tokenizer
+    dataset_files  TSV, JSON lines, and folders as Hugging Face's datasets library has them
     table_check    everything that is in the way of a table, for the holder alone
     parquet_pages  how large the pages of a Parquet file become in memory
     npz            arrays in an npz file, validated before they are read

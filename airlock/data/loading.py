@@ -17,13 +17,14 @@ from airlock.data.people import unit_of
 from airlock.data.remarks import about_classes, about_empty, about_shared, about_size
 from airlock.data.sources import Source, named
 from airlock.data.split import Facts, Part, Records, Split, content_digests, divide, share
+from airlock.data.text import TOKENS, Tokenizer, open_tokenizer
 from airlock.data.validate import Raw, check_records
 from airlock.errors import ConfigError, DataError
 
 _KEY = b"\0" * 8  # of digests that are only compared
 
 
-def describe(config: ReleaseConfig, data_dir: Path | None = None) -> Facts:
+def describe(config: ReleaseConfig, data_dir: Path | None = None, read_by: tuple[str, int] | None = None) -> Facts:
     """What is public about the data, before any record's values are read.
 
     Sizes are those declared in the config or, for a named source, the published ones. They are never counted: subsets
@@ -33,9 +34,10 @@ def describe(config: ReleaseConfig, data_dir: Path | None = None) -> Facts:
     Args:
         config: The release.
         data_dir: The folder of the named sources; defaults to the environment's AIRLOCK_DATA, then to ./data.
+        read_by: Of a named source of texts: digest and vocabulary of the tokenizer, where it is not at hand.
     """
     known = named(config.data.source, data_dir)
-    facts = own.facts(config) if known is None else _facts(config, known[0])
+    facts = own.facts(config) if known is None else _facts(config, known[0], read_by)
     return _stated(facts, config.split)
 
 
@@ -76,6 +78,10 @@ def read_all(config: ReleaseConfig, data_dir: Path | None) -> tuple[Facts, Raw, 
         )
     pool, test = (None if raw is None else replace(raw, person=None) for raw in place.read())
     assert pool is not None
+    if source.text is not None:
+        tokenizer = open_tokenizer(config.data)
+        pool, test = (None if raw is None else _encoded(raw, tokenizer, source.text) for raw in (pool, test))
+        assert pool is not None
     if (test is None) != (source.test_records is None):
         raise DataError(
             f"{'no' if test is not None else 'the'} test records in {place.where}, as '{source.name}' is published",
@@ -94,14 +100,22 @@ def _stated(facts: Facts, fractions: SplitConfig) -> Facts:
     return replace(facts, origin=f"{facts.origin} No record of these classes is public: {', '.join(kept_out)}.")
 
 
-def _facts(config: ReleaseConfig, source: Source) -> Facts:
+def _encoded(raw: Raw, tokenizer: Tokenizer, name: str) -> Raw:
+    """Texts as numbers, each by itself."""
+    return replace(raw, x=tokenizer.encode(name, memory.text(raw.x), raw.faults))
+
+
+def _facts(config: ReleaseConfig, source: Source, read_by: tuple[str, int] | None) -> Facts:
     """The facts of a named source: as published, unless the config declares a subset."""
     data = config.data
-    keys = ("label", "classes", "columns", "shape", "target", "test", "person", "read_off")
+    keys = ["label", "classes", "columns", "shape", "target", "test", "person", "text"]
+    keys += ["read_off", "tokenizer", "tokens"] if source.text is None else []
     given = [key for key in keys if getattr(data, key) not in (None, {}, ())]
+    given += ["read_off"] if set(data.read_off) - {"tokenizer"} and not given else []
     if given:
+        more = "" if source.text is None else ", tokenizer and tokens"
         raise ConfigError(
-            f"only name, records and test_records alongside the named source '{source.name}'",
+            f"only name, records and test_records{more} alongside the named source '{source.name}'",
             f"data.{given[0]}",
             "Everything else about it is known; a key that was silently ignored would hide a mistake.",
             "Remove it.",
@@ -118,14 +132,21 @@ def _facts(config: ReleaseConfig, source: Source) -> Facts:
     origin = f"{source.title}; its sizes are public and {sizes}."
     if source.package:
         origin = f"{origin.replace('as published', 'as its package says')} It comes from {source.package}."
+    shape, digest, vocabulary = source.shape, None, None
+    if source.text is not None:
+        digest, vocabulary = read_by or ((known := open_tokenizer(data)).digest, known.vocabulary)
+        shape = (data.tokens or TOKENS,)
     return Facts(
         name=data.name or source.name,
-        shape=source.shape,
+        shape=shape,
         classes=source.classes,
         records=data.records or source.records,
         test_records=data.test_records or source.test_records,
         origin=origin,
         columns=source.columns,
+        read_off=data.read_off,
+        vocabulary=vocabulary,
+        tokenizer=digest,
     )
 
 

@@ -1,4 +1,4 @@
-"""The user's own data: an npz, CSV or Parquet file, a folder of images with one subfolder per class, or in memory.
+"""The user's own data: an npz, CSV, TSV, Parquet or JSON lines file, a folder of a data set or of images, or in memory.
 
 In: the `DataConfig`. Out: `Facts` that come from the config alone (for an npz file, the shape of a record comes from
 the array's header), or the raw records. The number of records is never counted for the facts: how many patients there
@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from airlock.config import DataConfig, ReleaseConfig
-from airlock.data import memory, tables
+from airlock.data import dataset_files, memory, tables
 from airlock.data.limits import check_bytes, reading
 from airlock.data.npz import NpzFile
 from airlock.data.people import MANIFEST, declared_people, refuse_test_file, unit_of
@@ -177,11 +177,14 @@ def _npz_read(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
 
 NPZ = FileKind("npz file", _npz_shape, _npz_read)
 CSV = FileKind("CSV file", tables.shape, tables.read_csv)
+LINES = FileKind("file of lines", tables.shape, dataset_files.read_file)
+DATASET = FileKind("folder of a data set", dataset_files.shape, dataset_files.read_folder)
 PARQUET = FileKind("Parquet file", tables.shape, tables.read_parquet)
 IMAGES = FileKind("folder of images", image_shape, read_images)
 FRAME = FileKind("table in memory", memory.shape, memory.read)
 ARRAYS = FileKind("arrays in memory", memory.shape, memory.read)
 _KINDS = {".npz": NPZ, ".csv": CSV, ".parquet": PARQUET, ".pq": PARQUET}
+_KINDS |= dict.fromkeys((".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".arrow"), LINES)
 
 
 def facts(config: ReleaseConfig) -> Facts:
@@ -259,6 +262,8 @@ def read(config: ReleaseConfig, facts: Facts) -> tuple[Raw, Raw | None]:
 
 def _read_test(path: Path, data: DataConfig, kind: FileKind, classes: tuple[str, ...]) -> Raw:
     own = data.model_copy(update={"person": None})  # a test part by itself is not divided
+    if kind is DATASET and path == Path(data.source):
+        return dataset_files.read_folder(path, own, classes, "test")
     return NpzFile(path).read_test() if kind is NPZ else kind.read(path, own, classes)
 
 
@@ -266,14 +271,14 @@ def _kind(path: Path) -> FileKind:
     if str(path) == memory.SOURCE:
         return FRAME if isinstance(memory.current(), memory.Frame) else ARRAYS
     if path.is_dir():
-        return IMAGES
-    if path.suffix.lower() not in _KINDS:
+        return DATASET if dataset_files.is_dataset(path) else IMAGES
+    if dataset_files.suffix_of(path) not in _KINDS:
         raise ConfigError(
-            "a .npz, .csv or .parquet file, or a folder with one subfolder of images per class, as data.source",
+            "a .npz, .csv, .tsv, .parquet or .jsonl file, or a folder of a data set or of images, as data.source",
             f"{path.name}",
             do="Convert the data to one of these.",
         )
-    return _KINDS[path.suffix.lower()]
+    return _KINDS[dataset_files.suffix_of(path)]
 
 
 def _check_keys(data: DataConfig, kind: FileKind) -> None:
@@ -290,7 +295,7 @@ def _check_keys(data: DataConfig, kind: FileKind) -> None:
             "Records are either texts or rows of declared columns.",
             "Remove one of them.",
         )
-    if data.target is not None and not (data.columns and kind in (CSV, PARQUET, FRAME, ARRAYS)):
+    if data.target is not None and not (data.columns and kind in (CSV, LINES, PARQUET, DATASET, FRAME, ARRAYS)):
         raise ConfigError(
             'a table with data.columns for task = "regression"',
             f"a {kind.title}" + ("" if data.columns else " without data.columns"),

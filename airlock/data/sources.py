@@ -23,7 +23,7 @@ import numpy as np
 
 from airlock import plugins
 from airlock.config import Column
-from airlock.data import benchmarks, cifar, memory
+from airlock.data import benchmarks, cifar, dataset_files, memory
 from airlock.data.npz import NpzFile
 from airlock.data.validate import Raw, check_classes
 from airlock.errors import AirlockError, ConfigError, DataError
@@ -53,7 +53,7 @@ class Source:
     Args:
         name: Its name in a config.
         title: Its usual name, and its authors.
-        shape: The shape of one record.
+        shape: The shape of one record; of texts it follows from the config.
         classes: The class names, in the order of the labels.
         records: The published number of training records.
         test_records: The published number of test records; None when there is no official test set.
@@ -61,6 +61,8 @@ class Source:
         find: Looks for it in a folder.
         package: Where it comes from, if it is not Airlock's own; filled in when it is looked up.
         columns: Of a table: its columns by name, in the order in which they are encoded.
+        text: Of texts: the name of their column. `read` then gives them as an array of text, with None where there is
+            none, and they are encoded by the tokenizer that the config names.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Source:
     find: Callable[[Path], Place | None]
     package: str = ""
     columns: tuple[tuple[str, Column], ...] = ()
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,15 @@ def _find_npz(folder: Path, name: str) -> Place | None:
     return next((NpzFile(file) for file in files if file.is_file()), None)
 
 
+def _find_sst2(folder: Path) -> Place | None:
+    for place in (folder / "sst2", folder):
+        for end in (".tsv.gz", ".tsv"):
+            train, test = place / f"sst2_train{end}", place / f"sst2_test{end}"
+            if train.is_file() and test.is_file():
+                return dataset_files.Texts(train, test, "sentence", "label", 2)
+    return None
+
+
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
@@ -315,6 +327,18 @@ SOURCES = {
             "location30/.",
             _or_npz("location30", _find_in("location30", benchmarks.find_location, "dataset_location")),
         ),
+        Source(
+            "sst2",
+            "SST-2, sentences and phrases of film reviews (Socher et al. 2013, as in GLUE)",
+            (),
+            ("negative", "positive"),
+            67_349,
+            872,
+            "GLUE's train.tsv and dev.tsv of SST-2 (columns sentence and label), as sst2_train.tsv and sst2_test.tsv, "
+            "gzipped or not, into sst2/.",
+            _find_sst2,
+            text="sentence",
+        ),
     )
 }
 
@@ -328,6 +352,7 @@ class ForeignPlace:
 
     name: str
     place: Place
+    texts: bool = False
 
     @property
     def where(self) -> Path | None:
@@ -349,7 +374,8 @@ class ForeignPlace:
         with OTHERS.blamed(self.name, "read its records"):
             pool, test = self.place.read()
         for raw in (pool, test):
-            if raw is not None and not (isinstance(raw, Raw) and _numeric(raw.x) and _numeric(raw.y)):
+            fit = _texts if self.texts else _numeric
+            if raw is not None and not (isinstance(raw, Raw) and fit(raw.x) and _numeric(raw.y)):
                 raise DataError(
                     f"airlock.data.Raw with arrays of numbers from the {OTHERS.whose(self.name)}",
                     "something else",
@@ -363,6 +389,10 @@ def register(source: Source) -> Source:
     """Make a source known to this process under its own name."""
     OTHERS.register(source.name, source)
     return source
+
+
+def _texts(array: object) -> bool:
+    return isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "OU"
 
 
 def _numeric(array: object) -> bool:
@@ -379,7 +409,8 @@ def _checked(thing: object, name: str) -> Source:
         )
     sizes = [thing.records, *([] if thing.test_records is None else [thing.test_records]), *thing.shape]
     tuples = isinstance(thing.shape, tuple) and isinstance(thing.classes, tuple)
-    if not tuples or len(thing.shape) not in (1, 3) or not all(type(size) is int and size >= 1 for size in sizes):
+    fits = len(thing.shape) in (1, 3) if thing.text is None else not thing.shape
+    if not tuples or not fits or not all(type(size) is int and size >= 1 for size in sizes):
         raise DataError(
             f"(features,) or (channels, height, width), class names and sizes above 0 in the source '{name}'",
             "something else",
@@ -390,7 +421,7 @@ def _checked(thing: object, name: str) -> Source:
     def find(folder: Path) -> Place | None:
         with OTHERS.blamed(name, "look for its files", quote=True):
             place = thing.find(folder)
-        return None if place is None else ForeignPlace(name, place)
+        return None if place is None else ForeignPlace(name, place, thing.text is not None)
 
     return replace(thing, find=find, package=OTHERS.package(name))
 

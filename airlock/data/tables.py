@@ -490,14 +490,14 @@ def parquet_blocks(
             names = list(find_columns(file.schema_arrow.names, wanted, path, why))
             for name in names:  # a type that is not read is refused before anything is
                 none = pa.nulls(0, file.schema_arrow.field(name).type)
-                _cells(name, none, wanted[name], Faults(), 0)
+                arrow_cells(name, none, wanted[name], Faults(), 0)
             decoded = 4 * file.metadata.num_rows * sum(column.width for column in wanted.values() if column)
             check_bytes(path, decoded)
             check_ratio(path, path.stat().st_size, decoded)
             rows, first = _rows_at_a_time(largest_page(path, file.metadata, names)), 0
             for batch in file.iter_batches(rows, columns=names, use_threads=False):
                 columns = {name: (batch.column(name), wanted[name]) for name in names}
-                yield {name: _cells(name, *column, faults, first) for name, column in columns.items()}
+                yield {name: arrow_cells(name, *column, faults, first) for name, column in columns.items()}
                 first += batch.num_rows
 
 
@@ -506,8 +506,8 @@ def _rows_at_a_time(largest: int) -> int:
     return max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, largest)))
 
 
-def _cells(name: str, values: Any, column: Column | None, faults: Faults, first: int) -> Cells:
-    """One column of a Parquet batch: numbers for a declared number, text for a category, the label or a person."""
+def arrow_cells(name: str, values: Any, column: Column | None, faults: Faults, first: int) -> Cells:
+    """One column of a batch of Arrow: numbers for a declared number, text for a category, the label or a person."""
     import pyarrow as pa
 
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type

@@ -34,11 +34,12 @@ from airlock.data import Facts
 from airlock.errors import AirlockWarning, ConfigError
 from airlock.methods.artefact import Artefact, FeatureSet, NetworkArtefact
 from airlock.methods.case import Canaries, Case
-from airlock.methods.choice import choose, is_free
+from airlock.methods.choice import choose, eligible, is_free
 from airlock.methods.contract import Channel, Executed, Plan, Release
 from airlock.methods.interface import Answerer, Interface
 from airlock.methods.search import Search
 from airlock.methods.search_case import CASES
+from airlock.nets.hugging_face import is_named
 
 T = TypeVar("T")
 
@@ -114,6 +115,8 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
         return Search(config, facts, build)
     if is_free(config) and (chosen := choose(config, facts, _own(config.channel), lambda one: build(one, facts))):
         return chosen
+    if is_free(config) and facts.vocabulary is not None and (fit := eligible(_own(config.channel), facts)):
+        config = config.model_copy(update={"method": fit[0].method})  # its refusal says why none can be planned
     method = find(config)
     if facts.unit not in method.units:
         raise ConfigError(
@@ -128,6 +131,21 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
             f"{method.channel}/{method.method}, which predicts classes",
             "Its loss and its noise are made for classes, not for a number.",
             f"Take one of these: {', '.join(learning(facts.task))}.",
+        )
+    if facts.vocabulary is not None and not method.texts:
+        raise ConfigError(
+            "a method for texts",
+            f"{method.channel}/{method.method}, which takes numbers or images",
+            "The numbers of a text are names of tokens: twice a token means nothing, nor does a mean of two.",
+            f"Take one of these: {', '.join(reading_texts())}.",
+        )
+    named = [config.net, *(value for value in config.settings.values() if isinstance(value, str))]
+    if not method.fine_tunes and any(map(is_named, named)):
+        raise ConfigError(
+            "a method that trains networks of transformers",
+            f"{method.channel}/{method.method}",
+            "Others name their networks on the card, and the path of a folder never leaves.",
+            "Take weights/gaussian or weights/shaped.",
         )
     return method(config, facts)
 
@@ -148,6 +166,12 @@ def learning(task: str) -> tuple[str, ...]:
     """The built-in methods for a task, as CHANNEL/METHOD."""
     names = [f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods]
     return tuple(name for name in names if is_built_in(name) and task in named(name).tasks)
+
+
+def reading_texts() -> tuple[str, ...]:
+    """The built-in methods whose records may be texts, as CHANNEL/METHOD."""
+    names = [f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods]
+    return tuple(name for name in names if is_built_in(name) and named(name).texts)
 
 
 def open_case(name: str, epsilon: float, delta: float, people: bool = False) -> Case:

@@ -41,6 +41,7 @@ def eligible(methods: Iterable[type[Channel]], facts: Facts) -> tuple[type[Chann
         one
         for one in methods
         if one.status == "proven" and one.listed and facts.unit in one.units and facts.task in one.tasks
+        if one.texts or facts.vocabulary is None
     ]
     return tuple(sorted(fit, key=lambda one: one.rank))
 

@@ -56,6 +56,7 @@ READ_OFF = (
     "NOT COVERED: {what}, read off the records before the release. A single record may have decided part of it, and no "
     "ε pays for that: the guarantee holds where these are public anyway."
 )
+TOKENIZER = "The tokenizer is public: it was neither fitted to the private records nor chosen by looking at them."
 _READ_OFF = {
     "classes": "the class names",
     "columns": "the ranges and categories of the columns",
@@ -192,12 +193,17 @@ class Channel(ABC, Generic[F]):
     weighs_classes: ClassVar[bool] = False  # whether it learns from labels in a way that `class_weights` can change
     # What it learns: "classification", "regression". Not inherited: a subclass has to say itself that it may.
     tasks: ClassVar[frozenset[str]] = CLASSES
+    # Whether its records may be texts, whose numbers are names of tokens. Not inherited either.
+    texts: ClassVar[bool] = False
+    fine_tunes: ClassVar[bool] = False  # whether it trains networks of transformers
     public: DataConfig | None = None  # a further public data set that `release` uses in the clear (`Split.beside`)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if "tasks" not in vars(cls):
             cls.tasks = CLASSES
+        if "texts" not in vars(cls):
+            cls.texts = False
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         self.config, self.facts = config, facts
@@ -370,6 +376,8 @@ def assumed_of(facts: Facts, assumptions: tuple[str, ...]) -> tuple[str, ...]:
 
     Where the unit is a record all the same, the first sentence says who is not covered.
     """
+    if facts.vocabulary is not None and "tokenizer" not in facts.read_off:
+        assumptions = (*(line for line in assumptions if line != TOKENIZER), TOKENIZER)
     if facts.read_off:
         assumptions = (_not_covered(facts.read_off), *_without_read_off(facts.read_off, assumptions))
     if facts.unit == "person":

@@ -60,7 +60,7 @@ from airlock.methods.contract import (
     Secrets,
     weights_of,
 )
-from airlock.nets import MEMORY, check, create, default_name, hugging_face, public_name
+from airlock.nets import MEMORY, check, create, default_name, hugging_face, names, public_name
 from airlock.nets.domain import declare, drawn, vocabulary_of
 from airlock.nets.hugging_face import merged
 from airlock.nets.registry import seed_torch
@@ -207,6 +207,13 @@ class NoisyTraining(Channel[DpSgdFigures]):
         self.sampling_probability = min(1.0, self.settings.lot_size / self.records)
         self.expected_lot = self.sampling_probability * self.records
         self.net_name = default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
+        if facts.vocabulary is not None and config.net in names():
+            raise ConfigError(
+                "a network for texts as `net`",
+                f"'{config.net}'",
+                "Built-in networks take numbers or images, and the numbers of a text are names of tokens.",
+                "Leave `net` out for MiniLM, or name a folder of transformers or your own as package.module:function.",
+            )
         if self.settings.augment != "none" and len(facts.shape) != 3:
             raise ConfigError(
                 'images for settings.augment other than "none"',
@@ -357,10 +364,12 @@ class NoisyTraining(Channel[DpSgdFigures]):
     def net(self) -> nn.Module:
         """A freshly initialised network; the seed is public and the check touches no record."""
         net, vocabulary = self.untrained(), self.facts.vocabulary
-        if vocabulary is not None and (vocabulary_of(net) or 0) < vocabulary:
+        known = vocabulary_of(net) or 0
+        exactly = self.net_name == hugging_face.PREFIX + hugging_face.MINILM  # others may have rows to spare
+        if vocabulary is not None and (known < vocabulary or (exactly and known != vocabulary)):
             raise NetError(
                 f"a net for a tokenizer of {vocabulary - 1:,} tokens",
-                f"one for {(vocabulary_of(net) or 1) - 1:,}",
+                f"one for {known - 1:,}",
                 "It would take some tokens for others.",
                 "Give data.tokenizer the one that belongs to the net.",
             )

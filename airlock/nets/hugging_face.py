@@ -178,7 +178,7 @@ class Pretrained(nn.Module):
         return found
 
 
-class Texts(Pretrained):
+class TextModel(Pretrained):
     """A model for text: records of token ids plus 1, padded with 0 on the right.
 
     Args:
@@ -232,7 +232,7 @@ class Texts(Pretrained):
         return torch.where(seen, 0.0, _FAR)
 
     @torch.no_grad()
-    def choose_mask(self) -> Texts:
+    def choose_mask(self) -> TextModel:
         """Give the model the whole mask if it takes one and means the same by it; tried on made-up texts."""
         x = drawn(self, 3, (4,), 0)
         self.eval()
@@ -248,7 +248,7 @@ class Texts(Pretrained):
         return self
 
 
-class Images(Pretrained):
+class ImageModel(Pretrained):
     """A model for images in [0, 1]: resized to what it takes, and normalised.
 
     Args:
@@ -287,14 +287,16 @@ def open_net(name: str, shape: Shape, classes: int) -> nn.Module:
     folder = folder_of(name)
     with _quietly():
         if len(shape) == 1:
-            found = _minilm_net(folder, classes) if name == PREFIX + MINILM else Texts(_model(folder, classes, "text"))
+            found = (
+                _minilm_net(folder, classes) if name == PREFIX + MINILM else TextModel(_model(folder, classes, "text"))
+            )
             return found.choose_mask()
         if len(shape) == 3 and name != PREFIX + MINILM:
-            return Images(_model(folder, classes, "images"), *_pixels(folder))
+            return ImageModel(_model(folder, classes, "images"), *_pixels(folder))
     raise NetError(f"text or images for net '{public_name(name)}'", f"records of shape {' × '.join(map(str, shape))}")
 
 
-def _minilm_net(folder: Path, classes: int) -> Texts:
+def _minilm_net(folder: Path, classes: int) -> TextModel:
     made = _needed("transformers")
     config = made.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     encoder = made.AutoModel.from_pretrained(
@@ -303,7 +305,7 @@ def _minilm_net(folder: Path, classes: int) -> Texts:
     head = nn.Linear(int(config.hidden_size), classes)
     nn.init.normal_(head.weight, std=_SPREAD)
     nn.init.zeros_(head.bias)
-    return Texts(encoder, head)
+    return TextModel(encoder, head)
 
 
 _SAFELY: dict[str, Any] = {

@@ -28,6 +28,8 @@ from airlock import plugins
 from airlock.errors import NetError
 from airlock.nets import hugging_face
 from airlock.nets.backbones import RESIDUAL_WIDTHS, trained_linear, trained_name
+from airlock.nets.bert import NAME as MINILM
+from airlock.nets.bert import minilm_linear
 from airlock.nets.classifiers import cifar_net, digits_net, linear, mlp, mnist_net, tanh_net
 from airlock.nets.compact import FAMILY, compact_net
 from airlock.nets.compact import SMALLEST as SMALLEST_COMPACT
@@ -85,11 +87,15 @@ _SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {
         FAMILY, ("images of at least 4 pixels per side", lambda s: len(s) == 3 and min(s[1:]) >= SMALLEST_COMPACT)
     ),
 }
-# Networks that only `head` builds, because they need public images; "<name>-white-linear" also has a whitening.
+# Networks that only methods with heads build, because they need public weights or public images;
+# "<name>-white-linear" also has a whitening.
 _TRAINED: dict[str, Callable[[Shape, int], Framed]] = {
-    f"{trained_name(w, m)}-linear": partial(trained_linear, width=w, mirror=m)
-    for w in RESIDUAL_WIDTHS
-    for m in (False, True)
+    MINILM: minilm_linear,
+    **{
+        f"{trained_name(w, m)}-linear": partial(trained_linear, width=w, mirror=m)
+        for w in RESIDUAL_WIDTHS
+        for m in (False, True)
+    },
 }
 
 

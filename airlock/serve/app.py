@@ -180,7 +180,12 @@ class App:
         def read() -> protocol.Query:
             interface = service.answerer.interface
             return protocol.read_query(
-                parse_json(content), interface, service.limits.rows, service.name, service.schema
+                parse_json(content),
+                interface,
+                service.limits.rows,
+                service.name,
+                service.schema,
+                service.tokenizer,
             )
 
         if len(content) <= _LARGE:

@@ -92,6 +92,9 @@ def _example(service: Service) -> str:
             for one in schema.columns
         ]
         return '{"inputs": [\n  ' + ",\n  ".join(json.dumps(one, ensure_ascii=False) for one in tensors) + "\n]}"
+    if schema is not None and schema.text is not None:
+        text = {"name": schema.text.name, "datatype": "BYTES", "shape": [1], "data": ["a text of your own"]}
+        return json.dumps({"inputs": [text]}, ensure_ascii=False)
     shape = [1, *service.answerer.interface.input_shape]
     example = {"inputs": [{"name": INPUT, "datatype": "FP32", "shape": shape, "data": [0, 0.5]}]}
     return json.dumps(example).replace("0, 0.5]", "0, 0.5, …]")

@@ -28,9 +28,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from airlock._version import VERSION
 from airlock.bundle.receiving.input_schema import InputSchema, NamedColumn
-from airlock.bundle.receiving.rows import encode_cells
+from airlock.bundle.receiving.rows import encode, encode_cells
 from airlock.data.remarks import Faults
 from airlock.data.tables import Cells
+from airlock.data.text import Tokenizer
 from airlock.ledger.chain import digest
 from airlock.methods.interface import Answers, Interface
 from airlock.serve.admission import BodyRoom
@@ -166,6 +167,8 @@ def model_metadata(
     inputs = [{"name": INPUT, "datatype": "FP32", "shape": [-1, *interface.input_shape]}]
     if schema is not None and schema.columns:
         inputs = [{"name": one.name, "datatype": column_type(one), "shape": [-1]} for one in schema.columns]
+    if schema is not None and schema.text is not None:
+        inputs = [{"name": schema.text.name, "datatype": _TEXT, "shape": [-1]}]
     return {
         "name": name,
         "versions": [version],
@@ -178,7 +181,14 @@ def model_metadata(
     }
 
 
-def read_query(body: Any, interface: Interface, most_rows: int, model: str, schema: InputSchema | None = None) -> Query:
+def read_query(
+    body: Any,
+    interface: Interface,
+    most_rows: int,
+    model: str,
+    schema: InputSchema | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> Query:
     """Check a parsed body as a whole.
 
     Args:
@@ -187,6 +197,7 @@ def read_query(body: Any, interface: Interface, most_rows: int, model: str, sche
         most_rows: In one request.
         model: Its name.
         schema: What a row is, where that is known.
+        tokenizer: The bundle's, where a row is a text.
 
     Raises:
         Problem: It is not a request of the protocol, or not one for this interface.
@@ -203,7 +214,10 @@ def read_query(body: Any, interface: Interface, most_rows: int, model: str, sche
     outputs = _outputs(table.get("outputs"), output_names(interface, schema))
     tensors = [_table(one, "a tensor", _TENSOR, {"name", "shape", "datatype", "data"}) for one in inputs]
     names = [one["name"] for one in tensors]
-    if schema is not None and columns and (len(names) > 1 or names[0] in list(columns)):
+    if schema is not None and schema.text is not None and names[0] == schema.text.name:
+        x = _texts(tensors[0], schema, tokenizer, most_rows)
+        clamped = np.zeros(len(x), bool)
+    elif schema is not None and columns and (len(names) > 1 or names[0] in list(columns)):
         x, clamped = _columns(tensors, schema, most_rows)
     else:
         x = _tensor(tensors[0], interface, most_rows)
@@ -316,6 +330,22 @@ def _columns(
     for note in block.clamped:
         clamped[np.array(note.rows) - 1] = True
     return block.x, clamped
+
+
+def _texts(
+    table: dict[str, Any], schema: InputSchema, tokenizer: Tokenizer | None, most_rows: int
+) -> NDArray[np.float32]:
+    """Texts as the network takes them; each by itself."""
+    assert schema.text is not None
+    rows, data = _rows(table["shape"], most_rows), table["data"]
+    if not isinstance(data, list) or len(data) != rows or table["datatype"] != _TEXT:
+        raise _unfit(f"{rows:,} texts ({_TEXT}) for '{schema.text.name}', according to the shape", "something else")
+    if not set(map(type, data)) <= {str}:
+        raise _unfit(f"nothing but texts in '{schema.text.name}'", "something else", _WHOLE)
+    (block,) = encode(schema, data, tokenizer)
+    if block.refused:
+        raise _unfit("texts that the model's tokenizer can encode", "; ".join(map(str, block.refused)), _WHOLE)
+    return block.x
 
 
 def _rows(shape: Any, most_rows: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from airlock.bundle.receiving.input_schema import InputSchema, NamedColumn
+from airlock.bundle.receiving.input_schema import InputSchema, NamedColumn, TextColumn
 from airlock.methods.interface import Interface
 from airlock.serve.problems import KINDS, MEDIA_TYPE
 from airlock.serve.protocol import INPUT, column_type, output_names
@@ -55,6 +55,13 @@ def infer(interface: Interface, limits: ServiceLimits, rows: InputSchema | None 
     if columns:
         own = {"type": "array", "items": {"anyOf": [_raw(one, limits) for one in columns]}}
         tensors = {"anyOf": [own | {"minItems": len(columns), "maxItems": len(columns)}, tensors]}
+    if rows is not None and rows.text is not None:
+        tensors = {
+            "type": "array",
+            "items": {"anyOf": [_texts(rows.text, limits), whole]},
+            "minItems": 1,
+            "maxItems": 1,
+        }
     output = _object({"name": {"enum": names}, "parameters": _SCALARS}, ["name"])
     request = _object(
         {
@@ -87,6 +94,22 @@ def _raw(column: NamedColumn, limits: ServiceLimits) -> dict[str, Any]:
             "datatype": {"const": column_type(column)},
             "shape": {"type": "array", "prefixItems": [rows, {"const": 1}], "minItems": 1, "maxItems": 2},
             "data": {"type": "array", "items": kind, "description": said, "minItems": 1, "maxItems": limits.rows},
+            "parameters": _SCALARS,
+        },
+        ["name", "datatype", "shape", "data"],
+    )
+
+
+def _texts(column: TextColumn, limits: ServiceLimits) -> dict[str, Any]:
+    """The tensor of texts."""
+    rows = {"type": "integer", "minimum": 1, "maximum": limits.rows}
+    said = f"texts, of which {column.tokens:,} tokens are read"
+    return _object(
+        {
+            "name": {"const": column.name},
+            "datatype": {"const": "BYTES"},
+            "shape": {"type": "array", "prefixItems": [rows, {"const": 1}], "minItems": 1, "maxItems": 2},
+            "data": {"type": "array", "items": _TEXT, "description": said, "minItems": 1, "maxItems": limits.rows},
             "parameters": _SCALARS,
         },
         ["name", "datatype", "shape", "data"],

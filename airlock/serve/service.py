@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from airlock.bundle.receiving.input_schema import InputSchema
+from airlock.data.text import Tokenizer
 from airlock.errors import ConfigError
 from airlock.ledger.keys import KeyStore
 from airlock.ledger.ledger import Ledger
@@ -78,6 +79,7 @@ class Service:
         headline: The card's first line; empty if unknown.
         verdict: The one-word verdict behind it, which determines its colour and shape.
         schema: What a row is, as the bundle declares it; None if unknown.
+        tokenizer: The bundle's, where rows are texts.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Service:
     headline: str = ""
     verdict: str = ""
     schema: InputSchema | None = None
+    tokenizer: Tokenizer | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -129,7 +129,7 @@ def test_datasets(tmp_path: Path) -> None:
     result = run("datasets", "--data-dir", tmp_path, "--json")
     assert result.exit_code == 0
     listed = {entry["name"]: entry for entry in json.loads(result.stdout)}
-    names = ["adult", "cifar10", "cifar100", "digits", "fashion-mnist", "location30", "mnist", "svhn"]
+    names = ["adult", "cifar10", "cifar100", "digits", "fashion-mnist", "location30", "mnist", "sst2", "svhn"]
     assert sorted(listed) == names
     assert listed["digits"]["found"]
     assert not listed["svhn"]["found"]

@@ -2,14 +2,17 @@
 
 In: the public facts about the data, which follow from the config. Out: an `InputSchema` for whoever receives the
 bundle: the declared columns in their order with units, ranges and categories, what a missing value becomes and what
-happens to one outside its range; for images, their shape and scale; and the classes. Nothing in it depends on a record.
+happens to one outside its range; for images, their shape and scale; for texts, by which tokenizer they become how many
+numbers; and the classes. Nothing in it depends on a record.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from airlock.config import INDICATOR, Bound, Column, DataConfig, Frozen, Shape, TargetRange, parse
 from airlock.data.sources import SOURCES
@@ -70,25 +73,43 @@ class NamedColumn(Column):
         return "counts as the nearest end" if self.outside == "clamp" else "refused"
 
 
+class TextColumn(Frozen):
+    """The column of the texts, and the public tokenizer that they become numbers by, which is in the bundle.
+
+    Args:
+        name: Of the column.
+        tokenizer: SHA-256 of tokenizer.json.
+        tokens: How many tokens of a text are read; what it has beyond them is cut off.
+        vocabulary: How many different numbers there are: 0 for nothing, else a token's number plus 1.
+    """
+
+    name: str
+    tokenizer: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    tokens: Annotated[int, Field(ge=1)]
+    vocabulary: Annotated[int, Field(ge=2)]
+
+
 class InputSchema(Frozen):
     """What a row is and what comes back.
 
     Args:
         schema_version: The version of this format.
-        kind: "table", "image", or "numbers": a vector whose meaning only the holder knows.
+        kind: "table", "image", "text", or "numbers": a vector whose meaning only the holder knows.
         columns: Of a table, in the order in which they are encoded.
         shape: What one row becomes for the network: (numbers,), or (channels, height, width) of an image.
         pixels: The scale of an image's pixels; null elsewhere.
+        text: The column of the texts and their tokenizer; null elsewhere.
         label: The name of what is predicted, where the holder declared one.
         classes: The classes, in the order of the outputs; none where a number is predicted.
         target: The range and unit of the number that is predicted; null where there are classes.
     """
 
     schema_version: Literal[1] = 1
-    kind: Literal["table", "image", "numbers"]
+    kind: Literal["table", "image", "text", "numbers"]
     columns: tuple[NamedColumn, ...] = ()
     shape: Shape
     pixels: str | None = None
+    text: TextColumn | None = None
     label: str | None = None
     classes: tuple[str, ...] = ()
     target: TargetRange | None = None
@@ -120,6 +141,7 @@ def input_schema(
     classes: tuple[str, ...],
     label: str | None,
     target: TargetRange | None = None,
+    text: TextColumn | None = None,
 ) -> InputSchema:
     """The schema that follows from public facts.
 
@@ -129,26 +151,45 @@ def input_schema(
         classes: In the order of the outputs.
         label: The name of what is predicted.
         target: Its range, if it is a number.
+        text: The column of the texts, where records are texts.
     """
     image = len(shape) == IMAGE_AXES
     return InputSchema(
-        kind="table" if columns else "image" if image else "numbers",
+        kind="table" if columns else "image" if image else "text" if text is not None else "numbers",
         columns=tuple(_named(name, column) for name, column in columns),
         shape=shape,
         pixels=PIXELS if image else None,
+        text=text,
         label=label,
         classes=classes,
         target=target,
     )
 
 
-def declared_schema(data: object, shape: tuple[int, ...], classes: tuple[str, ...]) -> InputSchema:
+def text_column(data: DataConfig, tokens: int, vocabulary: int | None, tokenizer: str | None) -> TextColumn | None:
+    """The column of the texts that a config declares, by a tokenizer of this digest; None for other data."""
+    if vocabulary is None or tokenizer is None:
+        return None
+    known = SOURCES.get(data.source)
+    name = data.text or (known.text if known is not None else None) or "text"
+    return TextColumn(name=name, tokenizer=tokenizer, tokens=tokens, vocabulary=vocabulary)
+
+
+def declared_schema(
+    data: object,
+    shape: tuple[int, ...],
+    classes: tuple[str, ...],
+    vocabulary: int | None = None,
+    tokenizer: str | None = None,
+) -> InputSchema:
     """The schema that the table [data] of a bundle's config leads to.
 
     Args:
         data: The table; where the holder's own records are is not in a bundle.
         shape: Of a record, encoded.
         classes: In the order of the outputs.
+        vocabulary: Of texts, as the card says.
+        tokenizer: Of texts: SHA-256 of their tokenizer.json, as the card says.
 
     Raises:
         ConfigError: It declares nothing that can be read, or its columns have another width.
@@ -159,7 +200,8 @@ def declared_schema(data: object, shape: tuple[int, ...], classes: tuple[str, ..
     width = sum(column.width for _, column in columns)
     if columns and shape != (width,):
         raise ConfigError(f"columns that become {shape} numbers", f"columns that become {width}")
-    return input_schema(columns, shape, classes, declared.label, declared.target)
+    text = text_column(declared, shape[0], vocabulary, tokenizer)
+    return input_schema(columns, shape, classes, declared.label, declared.target, text)
 
 
 def _shown(value: Bound | str | None) -> str:

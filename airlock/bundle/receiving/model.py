@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from airlock.bundle import export
 from airlock.bundle.bundle import Bundle
 from airlock.bundle.card import Card
-from airlock.bundle.contents import CONFIG, ONNX
+from airlock.bundle.contents import CONFIG, ONNX, TOKENIZER
 from airlock.bundle.packing import packing_of
 from airlock.bundle.receiving import rows as raw
 from airlock.bundle.receiving.input_schema import InputSchema, declared_schema
@@ -29,6 +29,7 @@ from airlock.bundle.signing.keys import PublicKey
 from airlock.bundle.vault import Vault
 from airlock.bundle.verify import read_verified
 from airlock.config import parse_toml
+from airlock.data.text import Tokenizer, parse_tokenizer
 from airlock.errors import AirlockWarning, DataError, Refused
 
 _OVERFLOW = "a number so far from what the network was trained on that its outputs overflow"
@@ -71,17 +72,20 @@ class ReleasedModel:
 
     Rows of a table are a pandas or polars frame, a list of dicts, a dict of columns, or an array with the columns in
     their declared order; other columns are not used. Images are an array of whole numbers from 0 to 255 or of fractions
-    from 0 to 1. Either may be the path of a file: CSV or Parquet, or .npy.
+    from 0 to 1. Texts are a list of them, or any of the former with their column. All may be the path of a file: CSV or
+    Parquet, .npy, and for texts also .tsv, .jsonl, or .txt with one in each line.
 
     Args:
         card: The bundle's card.
         schema: What a row is, as declared.
         onnx: The bundle's model.onnx, as it was verified.
+        tokenizer: The bundle's tokenizer.json, for texts.
     """
 
     card: Card
     schema: InputSchema
     onnx: bytes
+    tokenizer: bytes | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_session", export.open_onnx(self.onnx))
@@ -128,7 +132,20 @@ class ReleasedModel:
 
     def answer(self, rows: object) -> Predictions:
         """The same and what is to be said of single rows; a row that does not fit the schema gets no answer."""
-        return joined(self.answer_blocks(raw.encode(self.schema, rows)), self.classes)
+        return joined(self.answer_blocks(self.encoded(rows)), self.classes)
+
+    def encoded(self, rows: object) -> Iterator[EncodedRows]:
+        """Rows as the network takes them, block by block; or those of a file, given its path."""
+        return raw.encode(self.schema, rows, self._reader)
+
+    def encoded_stream(self, stream: IO[bytes], name: str) -> Iterator[EncodedRows]:
+        """The same for lines of CSV or of text, which `name` stands for in errors."""
+        return raw.read_stream(self.schema, stream, name, self._reader)
+
+    @property
+    def _reader(self) -> Tokenizer | None:
+        text = self.schema.text
+        return None if text is None or self.tokenizer is None else parse_tokenizer(self.tokenizer, text.tokens)
 
     def answer_blocks(self, blocks: Iterable[EncodedRows]) -> Iterator[Predictions]:
         """Answers to rows that are encoded already, block by block (`rows.read` reads a file's)."""
@@ -226,7 +243,12 @@ def load(
             "There is no model in it that could be asked.",
             "Ask the holder's service for answers; `airlock features train` trains a classifier on features.",
         )
-    return ReleasedModel(found.card, schema_of(found), found.files.read(ONNX))
+    return ReleasedModel(found.card, schema_of(found), found.files.read(ONNX), tokenizer_of(found))
+
+
+def tokenizer_of(bundle: Bundle) -> bytes | None:
+    """The tokenizer.json of a verified bundle; None where records are no texts."""
+    return bundle.files.read(TOKENIZER) if TOKENIZER in bundle.files.names else None
 
 
 def schema_of(bundle: Bundle) -> InputSchema:

@@ -1,8 +1,9 @@
 """Raw rows of whoever received a bundle, checked and encoded by the declared schema.
 
-In: a frame, dicts, arrays or a file, and the `InputSchema`. Out: blocks of float32 rows as the network takes them, and
-`RowNote`s: which rows are refused and why, and which have a value that counts as the nearest end of its range. The rows
-are the user's own, so the notes name them; the encoding is the one that the records were trained with (`data.tables`).
+In: a frame, dicts, arrays, texts or a file, and the `InputSchema`. Out: blocks of float32 rows as the network takes
+them, and `RowNote`s: which rows are refused and why, and which have a value that counts as the nearest end of its
+range. The rows are the user's own, so the notes name them; the encoding is the one that the records were trained with
+(`data.tables`, `data.text`).
 
 A row is judged by itself: an answer for one row never depends on the others.
 """
@@ -19,11 +20,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.bundle.receiving.input_schema import InputSchema
+from airlock.bundle.receiving.input_schema import InputSchema, TextColumn
 from airlock.config import Column
-from airlock.data import memory, tables
+from airlock.data import dataset_files, memory, tables
 from airlock.data.limits import check_bytes, reading
 from airlock.data.remarks import Faults
+from airlock.data.text import Tokenizer
 from airlock.data.validate import MAX_MAGNITUDE
 from airlock.errors import DataError
 
@@ -32,6 +34,7 @@ SCHEMA_SAYS = "The model's schema declares it."
 _GIVEN = Path("the rows")
 _SHOWN = 10  # rows that a sentence names
 _LARGEST_PIXEL = 255
+_ANY = Column(categories=(), other=True)  # a column whose cells are text
 
 Floats = NDArray[np.float32]
 Kept = NDArray[np.bool_]
@@ -72,19 +75,23 @@ class EncodedRows:
     clamped: tuple[RowNote, ...]
 
 
-def encode(schema: InputSchema, rows: object) -> Iterator[EncodedRows]:
+def encode(schema: InputSchema, rows: object, tokenizer: Tokenizer | None = None) -> Iterator[EncodedRows]:
     """Rows in memory, block by block.
 
     Args:
         schema: The model's.
         rows: For a table a frame, a list of dicts, a dict of columns, or a two-dimensional array with the columns in
-            their declared order. For images and vectors, an array with one row each. Or the path of a file (`read`).
+            their declared order. For images and vectors, an array with one row each. For texts a list of them, or what
+            has them in the declared column. Or the path of a file (`read`); of one text, give a list of one.
+        tokenizer: The bundle's, for texts.
 
     Raises:
         DataError: They are none of these, or a declared column is not there.
     """
     if isinstance(rows, str | Path):
-        yield from read(schema, Path(rows))
+        yield from read(schema, Path(rows), tokenizer)
+    elif schema.text is not None:
+        yield from _encode_texts(schema.text, _texts(schema.text, rows), Faults(), tokenizer)
     elif schema.kind == "table":
         yield from encode_cells(schema, _cells(schema.by_name, rows), Faults())
     else:
@@ -115,17 +122,51 @@ def encode_cells(
         first += count
 
 
-def read(schema: InputSchema, path: Path) -> Iterator[EncodedRows]:
+def _encode_texts(
+    column: TextColumn, blocks: Iterable[Mapping[str, tables.Cells]], misshapen: Faults, tokenizer: Tokenizer | None
+) -> Iterator[EncodedRows]:
+    """Texts, block by block, encoded as the records were."""
+    if tokenizer is None:
+        raise DataError("the bundle's tokenizer for texts", "none", do="Open the bundle with airlock.load.")
+    first = 0
+    for cells in blocks:
+        texts, broken, faults = cells[column.name], Faults(), Faults()
+        for fault, places in misshapen.taken().items():
+            broken.add(fault, [place - first for place in places])
+        x = tokenizer.encode(column.name, texts, faults)  # type: ignore[arg-type]  # a column of text has no numbers
+        whole = broken.kept(len(texts))
+        kept = faults.kept(len(texts)) & whole
+        yield EncodedRows(x, kept, _notes(broken, first, ~whole) + _notes(faults, first, whole), ())
+        first += len(texts)
+
+
+def _texts(column: TextColumn, rows: object) -> Iterator[dict[str, tables.Cells]]:
+    """The texts of a frame, dicts, or a sequence of them, block by block."""
+    plain = isinstance(rows, Sequence | np.ndarray) and not isinstance(rows, str | bytes)
+    if plain and not (len(rows) and isinstance(rows[0], Mapping)):  # type: ignore[arg-type,index]
+        values = _objects(list(rows))  # type: ignore[call-overload]
+    else:
+        values = np.asarray(_by_column({column.name: _ANY}, rows)[column.name]).reshape(-1)
+    for first in range(0, len(values), BLOCK):
+        yield {column.name: memory.text(values[first : first + BLOCK])}
+
+
+def read(schema: InputSchema, path: Path, tokenizer: Tokenizer | None = None) -> Iterator[EncodedRows]:
     """Rows of a file, block by block.
 
     Args:
         schema: The model's.
-        path: For a table, CSV or Parquet with the schema's columns among its own; else a numpy array (.npy).
+        path: For a table, CSV or Parquet with the schema's columns among its own; for texts also a file .txt with one
+            in each line; else a numpy array (.npy).
+        tokenizer: The bundle's, for texts.
 
     Raises:
         DataError: It is none of these, cannot be read, or a declared column is not there.
     """
     suffix, faults = path.suffix.lower(), Faults()
+    if schema.text is not None:
+        yield from _encode_texts(schema.text, _text_blocks(path, schema.text.name, faults), faults, tokenizer)
+        return
     if schema.kind != "table":
         if suffix != ".npy":
             raise DataError("a numpy array as a file (.npy)", path.name, do="Save it with numpy.save.")
@@ -138,12 +179,27 @@ def read(schema: InputSchema, path: Path) -> Iterator[EncodedRows]:
     yield from encode_cells(schema, blocks(path, schema.by_name, faults, SCHEMA_SAYS), faults)
 
 
-def read_stream(schema: InputSchema, stream: IO[bytes], name: str) -> Iterator[EncodedRows]:
-    """Rows of a table as lines of CSV, which `name` stands for in errors.
+def _text_blocks(path: Path, name: str, faults: Faults) -> Iterator[dict[str, tables.Cells]]:
+    """The texts of a file, by its suffix."""
+    if path.suffix.lower() == ".txt":
+        return dataset_files.line_blocks(path, name)
+    reader = dataset_files.READERS.get(dataset_files.suffix_of(path), tables.csv_blocks)
+    return reader(path, {name: None}, faults, SCHEMA_SAYS)
+
+
+def read_stream(
+    schema: InputSchema, stream: IO[bytes], name: str, tokenizer: Tokenizer | None = None
+) -> Iterator[EncodedRows]:
+    """Rows of a table as lines of CSV, or texts, one in each line, which `name` stands for in errors.
 
     Raises:
         DataError: The model takes no table, this is no CSV, or a declared column is not there.
     """
+    if schema.text is not None:
+        texts = dataset_files.stream_lines(stream, schema.text.name)
+        with reading(Path(name), "lines of text"):
+            yield from _encode_texts(schema.text, texts, Faults(), tokenizer)
+        return
     if schema.kind != "table":
         raise DataError("the path of a numpy array (.npy)", name, "Only rows of a table are read as lines.")
     place, faults = Path(name), Faults()

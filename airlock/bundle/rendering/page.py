@@ -28,6 +28,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from airlock import nets
 from airlock.auditing.evaluation import Figure, Figures
 from airlock.auditing.regression_errors import compare_with_constant
 from airlock.auditing.regression_errors import rows as error_rows
@@ -173,6 +174,11 @@ def _counted(card: Card) -> str:
     return text.UNITS["record" if card.data.people is None else "person"]["counted"]
 
 
+def _builder(net: str) -> str:
+    """What of `airlock.nets` builds a network by its name."""
+    return "build_front" if nets.is_front(net) and net not in nets.names() else "build"
+
+
 def in_notebook(said: str, page: str) -> str:
     """A short text with the page below it in its own frame, isolated from the notebook's styles and scripts."""
     return (
@@ -204,6 +210,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         code=_code,
         python=python,
         as_tensor=as_tensor,
+        builder=_builder,
         figures=formatting,
         about_rows=about_rows,
         undeclared=undeclared,

@@ -73,6 +73,7 @@ class Head(CertifiedHead):
     status: ClassVar[Status] = "proven"
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
+    texts: ClassVar[bool] = True
     small: ClassVar[Mapping[str, object] | None] = {}
     leaves: ClassVar[str] = (
         "A model whose last layer was fitted to the private records, with random noise on it, on top of a fixed public "

@@ -28,13 +28,14 @@ from airlock.data import Facts, Records
 from airlock.errors import ConfigError
 from airlock.methods.contract import ASSUMED, NOTHING_ELSE_LEAVES, Channel, refuse_net
 from airlock.nets import build_front
-from airlock.nets.frontend import CONSTANT, Framed, pretrain
+from airlock.nets.bert import at_once, by_length
+from airlock.nets.frontend import CONSTANT, Framed
 from airlock.nets.scattering import dense
 from airlock.nets.tables import steps_linear
 from airlock.training import Run
 from airlock.training.convex import MOST_ROWS, ConvexHead, HuberHead, LogisticHead, solve
 from airlock.training.devices import to_input
-from airlock.training.front_ends.front import by_facts, layout_of
+from airlock.training.front_ends.front import by_facts, check_texts, layout_of, with_weights
 
 ASSUMPTIONS = (
     *ASSUMED,
@@ -55,11 +56,12 @@ class FrontEndSettings(Frozen):
     """Which public front end.
 
     Args:
-        features: scattering, pixels, steps (a table's numbers compared with evenly spaced cut points), or auto (steps
-            for tables, scattering for images of at least 8 pixels a side, else pixels).
+        features: scattering, pixels, steps (a table's numbers compared with evenly spaced cut points), minilm (an
+            encoder of texts), or auto (steps for tables, minilm for texts, scattering for images of at least 8 pixels a
+            side, else pixels).
     """
 
-    features: Literal["auto", "scattering", "pixels", "steps"] = "auto"
+    features: Literal["auto", "scattering", "pixels", "steps", "minilm"] = "auto"
 
 
 class HeadSettings(FrontEndSettings):
@@ -94,6 +96,7 @@ class PublicFeatures(Channel):
         refuse_net(config)
         self.records = facts.expected("private", config.split)  # people, where these are the unit
         self.features = by_facts(facts) if self.settings.features == "auto" else self.settings.features
+        check_texts(self.features, facts)
         self.layout = layout_of(self.features, facts, products=False)
         self.net_name = f"{self.features}-linear" if self.layout is None else self.layout.name
 
@@ -106,8 +109,7 @@ class PublicFeatures(Channel):
     def ready(self) -> Framed:
         """The network with all public tensors in place; its head is still zero."""
         net = self.sized()
-        if self.features == "scattering":
-            pretrain(net, self.facts.shape, self.config.seed)
+        with_weights(net, self.features, self.facts.shape, self.config.seed)
         return net
 
     def weights_of(self, records: Records) -> Tensor:
@@ -184,14 +186,17 @@ def embed(net: Framed, records: Records, run: Run) -> Tensor:
     if run.device.type == "cpu":
         body = dense(body)
     found = torch.empty(len(records), net.head.in_features, dtype=torch.float64, device=run.device)
-    for start in range(0, len(records), _BATCH):
-        part = torch.from_numpy(np.ascontiguousarray(records.x[start : start + _BATCH])).to(run.device)
-        block = part.new_zeros(_BATCH, *part.shape[1:])
-        block[: len(part)] = part
-        with torch.no_grad():
-            found[start : start + len(part)] = body(to_input(block).double())[: len(part)]
-        if run.progress:
-            run.progress("features", start + len(part), len(records))
+    done, size = 0, at_once(body) or _BATCH
+    for rows, whole in by_length(body, torch.from_numpy(np.ascontiguousarray(records.x))):
+        places = torch.arange(len(whole)) if rows is None else rows
+        for part, where in zip(torch.split(whole, size), torch.split(places, size), strict=True):
+            block = part.new_zeros(size, *part.shape[1:])
+            block[: len(part)] = part
+            with torch.no_grad():
+                found[where.to(run.device)] = body(to_input(block.to(run.device)).double())[: len(part)]
+            done += len(part)
+            if run.progress:
+                run.progress("features", done, len(records))
     return found
 
 

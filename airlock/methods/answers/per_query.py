@@ -161,6 +161,7 @@ class PerQuery(CertifiedHead):
     status: ClassVar[Status] = "proven"
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     small: ClassVar[Mapping[str, object] | None] = {"queries": 12}
+    texts: ClassVar[bool] = True
     leaves: ClassVar[str] = (
         "Answers to a limited number of questions, each with random noise. The model that answers stays inside."
     )

@@ -127,6 +127,7 @@ class Votes(PublicFeatures):
     status: ClassVar[Status] = "proven"
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     small: ClassVar[Mapping[str, object] | None] = {"queries": 12, "heads": 24}
+    texts: ClassVar[bool] = True
     leaves: ClassVar[str] = (
         "Answers to a limited number of questions. Many models, each trained on different records, vote on each; the "
         "votes are counted with random noise, and the models stay inside."

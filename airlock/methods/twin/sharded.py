@@ -346,6 +346,7 @@ class Sharded(SampleAndAggregate):
     method: ClassVar[str] = "sharded"
     title: ClassVar[str] = "the noisy mean of models on disjoint shards"
     rank: ClassVar[int] = 70
+    texts: ClassVar[bool] = True
     leaves: ClassVar[str] = (
         "A model that was never trained as a whole: many small models, each fitted to its own part of the private "
         "records, were averaged, with random noise on the average."

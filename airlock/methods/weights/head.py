@@ -129,9 +129,9 @@ class HeadSettings(FrontSettings):
 
     Args:
         features: The front end: scattering, pixels, efficientnet-lite0, trained (a network that is trained on the
-            public images), steps (a table's numbers compared with cut points), auto (steps for tables, scattering for
-            images of at least 8 pixels a side, pixels otherwise), or `package.module:function` that returns the user's
-            own frozen module.
+            public images), steps (a table's numbers compared with cut points), minilm (an encoder of texts), auto
+            (steps for tables, minilm for texts, scattering for images of at least 8 pixels a side, pixels otherwise),
+            or `package.module:function` that returns the user's own frozen module.
         pairs: Of steps: whether pairs of columns are used too; by default where there are enough records for them.
         steps: How many steps.
         lot_size: The expected number of records in a step; all of them when left out.
@@ -215,6 +215,7 @@ class Head(Channel[HeadFigures]):
     }
     distributed: ClassVar[bool] = True
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
+    texts: ClassVar[bool] = True
     leaves: ClassVar[str] = (
         "A model whose last layer was trained on the private records, on top of a fixed public part. The training saw "
         "the records only through bounded contributions with random noise on top."

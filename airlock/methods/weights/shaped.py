@@ -94,6 +94,7 @@ class Shaped(Gaussian):
     method: ClassVar[str] = "shaped"
     title: ClassVar[str] = "a network by DP-SGD with shaped noise"
     rank: ClassVar[int] = 40
+    texts: ClassVar[bool] = True
     settings: ShapedSettings
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:

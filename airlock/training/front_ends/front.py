@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from airlock.config import MINILM
 from airlock.data import Facts, Public
+from airlock.data.text import minilm_folder
 from airlock.errors import ConfigError, NetError
-from airlock.nets import build_front
+from airlock.nets import bert, build_front
 from airlock.nets.backbones import ResidualTrunk, efficientnet, efficientnet_linear, trained_name
 from airlock.nets.check import alone
 from airlock.nets.frontend import Framed, Mirrored, Unit, pretrain, whiten, whitened, whitening
@@ -27,7 +29,7 @@ from airlock.training.loop import Run
 Shape = tuple[int, ...]
 
 PRETRAINED, TRAINED, STEPS = "efficientnet-lite0", "trained", "steps"
-_BUILT_IN = ("scattering", "pixels", STEPS, TRAINED)
+_BUILT_IN = ("scattering", "pixels", STEPS, TRAINED, MINILM)
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class FrontEnd:
     """One front end with a head for records of one shape.
 
     Args:
-        features: scattering, pixels, steps, trained, efficientnet-lite0 or `package.module:function`.
+        features: scattering, pixels, steps, trained, efficientnet-lite0, minilm or `package.module:function`.
         shape: The shape of one record.
         classes: The number of classes.
         seed: The seed of the random projection and the synthetic images; public.
@@ -86,8 +88,7 @@ class FrontEnd:
     def ready(self, public: Public | None, run: Run) -> Framed:
         """The network with all public tensors in place, on the run's device; its head is still zero."""
         net = self._plain()
-        if self.features == "scattering":
-            pretrain(net, self.shape, self.seed)
+        with_weights(net, self.features, self.shape, self.seed)
         if self.features == TRAINED or self.tuned:
             assert public is not None
             self._train(net, public, run)
@@ -124,11 +125,46 @@ class FrontEnd:
         (body.body if isinstance(body, Mirrored) else body).load_state_dict(trunk.state_dict())
 
 
+def with_weights(net: Framed, features: str, shape: Shape, seed: int) -> None:
+    """Put in what a front end has without public images: a projection by its seed, or an encoder's weights."""
+    if features == "scattering":
+        pretrain(net, shape, seed)
+    elif features == MINILM:
+        bert.fill(net, minilm_folder())
+
+
 def by_facts(facts: Facts) -> str:
-    """The front end for data of this kind: steps for tables, scattering for images that are large enough for it."""
+    """The front end for data of this kind: steps for tables, MiniLM for texts, scattering for images of its sizes."""
     if facts.columns:
         return STEPS
+    if facts.vocabulary is not None:
+        return MINILM
     return "scattering" if len(facts.shape) == 3 and min(facts.shape[1:]) >= SMALLEST else "pixels"
+
+
+def check_texts(features: str, facts: Facts) -> None:
+    """Refuse a front end of texts for other data, and one of other data for texts.
+
+    Raises:
+        ConfigError: It does not read the numbers that these records are.
+    """
+    texts = facts.vocabulary is not None
+    if ":" in features or (not texts and features != MINILM):
+        return
+    if features != MINILM or not texts:
+        raise ConfigError(
+            f'features = "{MINILM}" for texts, and for nothing else',
+            f"'{features}' for {'texts' if texts else 'other records'}",
+            "The numbers of a text are names of tokens, which mean nothing to other front ends.",
+            "Leave settings.features out.",
+        )
+    if facts.vocabulary != bert.MINILM.tokens + 1:
+        raise ConfigError(
+            f"the tokenizer of MiniLM-L6 for features = '{MINILM}'",
+            f"one of {(facts.vocabulary or 1) - 1:,} tokens, not {bert.MINILM.tokens:,}",
+            "An encoder knows the tokens of its own tokenizer alone.",
+            "Leave data.tokenizer out, or give your own front end as package.module:function.",
+        )
 
 
 def layout_of(features: str, facts: Facts, products: bool) -> ColumnLayout | None:
@@ -170,6 +206,7 @@ def front_end(features: str, facts: Facts, seed: int, settings: FrontSettings, p
         raise NetError(
             f"features of a known kind ({known})", f"'{features}'", do="Or give your own as package.module:function."
         )
+    check_texts(features, facts)
     layout = layout_of(features, facts, products)
     if layout is not None and settings.public is not None:
         raise ConfigError(

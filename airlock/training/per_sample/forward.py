@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from airlock.errors import AirlockWarning, NetError
+from airlock.nets import bert
 from airlock.training.per_sample import self_check
 from airlock.training.per_sample.one_by_one import FAILURES
 from airlock.training.per_sample.operator_rules import Axis, Unshown
@@ -145,6 +146,18 @@ def outputs(net: nn.Module, x: Tensor, at_once: int | None = None) -> Tensor:
         x: One row per record.
         at_once: How many rows it can process at once, if that is limited; a public figure.
     """
+    at_once = at_once or bert.at_once(net)
+    parts = [(rows, _outputs(net, part, at_once)) for rows, part in bert.by_length(net, x)]
+    if not parts or parts[0][0] is None:
+        return parts[0][1] if parts else _outputs(net, x, at_once)
+    found = parts[0][1].new_empty(len(x), *parts[0][1].shape[1:])
+    for rows, part in parts:
+        found[rows] = part
+    return found
+
+
+def _outputs(net: nn.Module, x: Tensor, at_once: int | None) -> Tensor:
+    """The same for rows of one length."""
     size = min(SIZE[x.device.type], -(-(at_once or SIZE[x.device.type]) // MULTIPLE) * MULTIPLE)
     modes = tuple(module.training for module in net.modules())
     key = ("forward", size, modes, x.shape[1:], x.dtype, x.device, x.stride()[1:], self_check.precision(x.device))

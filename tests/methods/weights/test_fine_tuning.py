@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,19 @@ def test_a_tokenizer_with_more_tokens_than_the_network_is_refused_before_data(fo
 
 def test_of_another_network_only_the_whole_is_trained() -> None:
     with pytest.raises(ConfigError, match=r"settings\.tune"):
-        build("mlp", tune="lora")
+        build("mlp", replace(FACTS, vocabulary=None), tune="lora")
+
+
+@pytest.mark.parametrize(
+    ("channel", "settings"), [("weights/head", {"features": "scattering"}), ("twin/published", {})]
+)
+def test_methods_that_name_their_network_on_the_card_take_no_folder(
+    channel: str, settings: dict[str, Any], folder: Path
+) -> None:
+    room, _, method = channel.partition("/")
+    table = {"channel": room, "method": method, "data": "digits", "epsilon": 8.0, "delta": 1e-3, "settings": settings}
+    with pytest.raises(ConfigError, match="a method that trains networks of transformers"):
+        methods.build(from_table({**table, "net": f"transformers:{folder}"}), replace(FACTS, vocabulary=None))
 
 
 def test_made_up_texts_are_texts(folder: Path) -> None:
