@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from airlock.accounting import BudgetSchedule, Guarantee, calibrate
 from airlock.accounting.guarantee import Status
-from airlock.config import Positive, ReleaseConfig
+from airlock.config import MINILM, TRANSFORMERS, Positive, ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, NetError
 from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Randomness
@@ -365,7 +365,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
         """A freshly initialised network; the seed is public and the check touches no record."""
         net, vocabulary = self.untrained(), self.facts.vocabulary
         known = vocabulary_of(net) or 0
-        exactly = self.net_name == hugging_face.PREFIX + hugging_face.MINILM  # others may have rows to spare
+        exactly = self.net_name == TRANSFORMERS + MINILM  # others may have rows to spare
         if vocabulary is not None and (known < vocabulary or (exactly and known != vocabulary)):
             raise NetError(
                 f"a net for a tokenizer of {vocabulary - 1:,} tokens",

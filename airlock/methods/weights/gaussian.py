@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import Field
 from torch import nn
 
-from airlock.config import ReleaseConfig, parse
+from airlock.config import TRANSFORMERS, ReleaseConfig, parse
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.methods import dp_sgd_case
@@ -136,7 +136,7 @@ class Gaussian(DpSgd, TrainedWeights):
         self.tune = _tune_of(self.net_name, self.settings.tune)
         if self.tune != "full" and not hugging_face.is_named(self.net_name):
             raise ConfigError(
-                f'a net "{hugging_face.PREFIX}FOLDER" for settings.tune = "{self.tune}"',
+                f'a net "{TRANSFORMERS}FOLDER" for settings.tune = "{self.tune}"',
                 f"'{self.net_name}'",
                 "Of other networks it is not known which layer is the head.",
                 "Leave tune out; your own network may freeze parameters itself (requires_grad_(False)).",
