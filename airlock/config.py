@@ -228,7 +228,8 @@ class TargetRange(Frozen):
 
 
 Side = Annotated[int, Field(ge=1, le=65_536)]
-MINILM = "minilm"  # the tokenizer of the encoder that comes with the extra `text`
+MINILM = "minilm"  # the encoder that comes with the extra `text`, and its tokenizer
+TRANSFORMERS = "transformers:"  # before the folder of a network of transformers
 ReadOff = Literal["classes", "columns", "people", "records", "tokenizer"]
 
 
@@ -702,7 +703,11 @@ def from_table(
     merged = merge(table, overrides or {})
     config = parse(ReleaseConfig, merged)
     return config.model_copy(
-        update={"data": placed(config.data, folder), "register": resolved(config.register, folder)}
+        update={
+            "data": placed(config.data, folder),
+            "net": _placed_net(config.net, folder),
+            "register": resolved(config.register, folder),
+        }
     )
 
 
@@ -711,6 +716,12 @@ def placed(data: DataConfig, folder: Path | None) -> DataConfig:
     places = {key: resolved(getattr(data, key), folder) for key in ("source", "test", "tokenizer")}
     places |= {"tokenizer": MINILM} if data.tokenizer == MINILM else {}
     return data.model_copy(update=places)
+
+
+def _placed_net(net: str, folder: Path | None) -> str:
+    """The same for the folder of a network of transformers."""
+    place = net.removeprefix(TRANSFORMERS)
+    return net if place in (net, MINILM) else f"{TRANSFORMERS}{resolved(place, folder)}"
 
 
 def parse(model: type[M], table: Mapping[str, object], where: str = "") -> M:

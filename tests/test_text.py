@@ -305,7 +305,6 @@ def test_a_method_that_takes_numbers_or_images_is_refused_at_plan_time(place: Pa
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"method": "gaussian"}, "a network for texts as `net`"),
         ({"method": "gaussian", "net": "mlp"}, "a network for texts as `net`, found 'mlp'"),
         ({"method": "head", "settings": {"features": "pixels"}}, 'features = "minilm" for texts'),
         ({"channel": "answers", "settings": {"features": "pixels"}}, 'features = "minilm" for texts'),

@@ -33,7 +33,9 @@ from airlock.bundle.card import Card
 from airlock.bundle.contents import CONFIG, PATH_REMOVED, Contents, Defects, Skip, Test
 from airlock.config import (
     ACCOUNTANTS,
+    MINILM,
     SEARCHED_KEYS,
+    TRANSFORMERS,
     DataConfig,
     ReleaseConfig,
     TuneConfig,
@@ -47,7 +49,6 @@ from airlock.data.sources import SOURCES
 from airlock.data.text import TOKENS
 from airlock.errors import AirlockError, ConfigError
 from airlock.methods.contract import Channel, Plan
-from airlock.nets.hugging_face import MINILM, PREFIX
 from airlock.training.front_ends.public import is_about_public
 
 CLOSE = 1e-9  # relative; another machine may round a logarithm or a power in another way
@@ -57,7 +58,7 @@ _NOT_COMPARED = "Events, noise, budget and figures were not compared with what t
 _A_PATH = f"A setting was a path, which never leaves. {_NOT_COMPARED}"
 _ELSEWHERE = "(not in the bundle)"
 _NOISE = "noise_multiplier"
-_WITH_TEXTS = PREFIX + MINILM  # which everybody has who has the extra `text`
+_WITH_TEXTS = TRANSFORMERS + MINILM  # which everybody has who has the extra `text`
 _RAISED = 1e-2  # relative; noise is found to 1e-3, and its ε is below the one asked for by less than this
 # Settings that may name a path, a data set or a network from elsewhere, by channel, and what stands in for it.
 _PUBLIC: dict[str, object] = {"features": "auto", "public": PATH_REMOVED}
@@ -215,7 +216,7 @@ def _not_imported(key: str, name: str) -> str:
             f"Its network was in memory where the release was made, and no name leads to it. {_NOT_COMPARED} "
             "Whoever has it compares them in Python: airlock.verify(BUNDLE, net=MODULE)."
         )
-    own = f"{PREFIX}FOLDER" if key == "net" and name.startswith(PREFIX) and name != _WITH_TEXTS else name
+    own = f"{TRANSFORMERS}FOLDER" if key == "net" and name.startswith(TRANSFORMERS) and name != _WITH_TEXTS else name
     option = f"--net {own}" if key == "net" else f"--set {key}={own}"
     return (
         f"'{name}', its {key}, is not imported because a bundle names it. {_NOT_COMPARED} To compare them, name it "

@@ -39,6 +39,7 @@ from airlock.methods.contract import Channel, Executed, Plan, Release
 from airlock.methods.interface import Answerer, Interface
 from airlock.methods.search import Search
 from airlock.methods.search_case import CASES
+from airlock.nets.hugging_face import is_named
 
 T = TypeVar("T")
 
@@ -137,6 +138,14 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
             f"{method.channel}/{method.method}, which takes numbers or images",
             "The numbers of a text are names of tokens: twice a token means nothing, nor does a mean of two.",
             f"Take one of these: {', '.join(reading_texts())}.",
+        )
+    named = [config.net, *(value for value in config.settings.values() if isinstance(value, str))]
+    if not method.fine_tunes and any(map(is_named, named)):
+        raise ConfigError(
+            "a method that trains networks of transformers",
+            f"{method.channel}/{method.method}",
+            "Others name their networks on the card, and the path of a folder never leaves.",
+            "Take weights/gaussian or weights/shaped.",
         )
     return method(config, facts)
 

@@ -195,6 +195,7 @@ class Channel(ABC, Generic[F]):
     tasks: ClassVar[frozenset[str]] = CLASSES
     # Whether its records may be texts, whose numbers are names of tokens. Not inherited either.
     texts: ClassVar[bool] = False
+    fine_tunes: ClassVar[bool] = False  # whether it trains networks of transformers
     public: DataConfig | None = None  # a further public data set that `release` uses in the clear (`Split.beside`)
 
     def __init_subclass__(cls, **keywords: Any) -> None:

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from airlock.accounting import BudgetSchedule, Guarantee, calibrate
 from airlock.accounting.guarantee import Status
-from airlock.config import Positive, ReleaseConfig
+from airlock.config import MINILM, TRANSFORMERS, Positive, ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, NetError
 from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Randomness
@@ -206,14 +206,14 @@ class NoisyTraining(Channel[DpSgdFigures]):
         self.records = facts.expected("private", config.split)
         self.sampling_probability = min(1.0, self.settings.lot_size / self.records)
         self.expected_lot = self.sampling_probability * self.records
+        self.net_name = default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
         if facts.vocabulary is not None and config.net in names():
             raise ConfigError(
                 "a network for texts as `net`",
                 f"'{config.net}'",
                 "Built-in networks take numbers or images, and the numbers of a text are names of tokens.",
-                'Leave `net` out, or take method = "head", or name a network of your own.',
+                "Leave `net` out for MiniLM, or name a folder of transformers or your own as package.module:function.",
             )
-        self.net_name = default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
         if self.settings.augment != "none" and len(facts.shape) != 3:
             raise ConfigError(
                 'images for settings.augment other than "none"',
@@ -364,10 +364,12 @@ class NoisyTraining(Channel[DpSgdFigures]):
     def net(self) -> nn.Module:
         """A freshly initialised network; the seed is public and the check touches no record."""
         net, vocabulary = self.untrained(), self.facts.vocabulary
-        if vocabulary is not None and (vocabulary_of(net) or 0) < vocabulary:
+        known = vocabulary_of(net) or 0
+        exactly = self.net_name == TRANSFORMERS + MINILM  # others may have rows to spare
+        if vocabulary is not None and (known < vocabulary or (exactly and known != vocabulary)):
             raise NetError(
                 f"a net for a tokenizer of {vocabulary - 1:,} tokens",
-                f"one for {(vocabulary_of(net) or 1) - 1:,}",
+                f"one for {known - 1:,}",
                 "It would take some tokens for others.",
                 "Give data.tokenizer the one that belongs to the net.",
             )

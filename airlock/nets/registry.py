@@ -25,6 +25,8 @@ import torch
 from torch import nn
 
 from airlock import plugins
+from airlock.config import MINILM as ENCODER
+from airlock.config import TRANSFORMERS
 from airlock.errors import NetError
 from airlock.nets import hugging_face
 from airlock.nets.backbones import RESIDUAL_WIDTHS, trained_linear, trained_name
@@ -203,7 +205,7 @@ def build_front(name: str, shape: Shape, classes: int) -> Framed:
 def default_name(shape: Shape, vocabulary: int | None = None) -> str:
     """The network for records of this shape, by the shape alone; for texts, the encoder that comes with them."""
     if vocabulary is not None:
-        return hugging_face.PREFIX + hugging_face.MINILM
+        return TRANSFORMERS + ENCODER
     for name in ("digits-net", "tanh-net"):
         if _SHAPES[name][1](shape):
             return name

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from airlock.config import MINILM, TRANSFORMERS
 from airlock.errors import NetError
 from airlock.nets import check, create, hugging_face, is_foreign, public_name
-from airlock.nets.hugging_face import MINILM, PREFIX, Tune, digest
+from airlock.nets.hugging_face import Tune, digest
 from airlock.nets.registry import tuned
 from tests.tiny_models import CONFIGS, IMAGES, TOKENS, save, shape_of, write
 
@@ -19,7 +20,7 @@ CLASSES = 3
 
 
 def named(folder: Path) -> str:
-    return f"{PREFIX}{folder}"
+    return f"{TRANSFORMERS}{folder}"
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -47,7 +48,7 @@ def test_weights_are_those_of_the_folder_and_a_head_of_another_size_is_fresh(tmp
 def test_a_card_names_no_path_and_nothing_that_can_be_loaded(tmp_path: Path) -> None:
     folder = write("bert", tmp_path / "patients of st mary")
     name = public_name(named(folder))
-    assert name == f"{PREFIX}bert@{digest(named(folder))[:12]}"
+    assert name == f"{TRANSFORMERS}bert@{digest(named(folder))[:12]}"
     assert is_foreign(name)
     assert is_foreign(named(folder))
     with pytest.raises(NetError, match="by its architecture and digest"):
@@ -141,7 +142,7 @@ def test_a_hub_name_is_looked_up_here_first_and_then_fetched(tmp_path: Path, mon
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetched)
-    name = f"{PREFIX}someone/small-bert"
+    name = f"{TRANSFORMERS}someone/small-bert"
     create(name, (TOKENS,), CLASSES, seed=0)
     assert asked == [True, False]
     assert public_name(name).startswith(f"{name}@")
@@ -155,7 +156,7 @@ def test_without_a_network_a_hub_name_is_refused(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     with pytest.raises(NetError, match="neither here nor can be fetched"):
-        create(f"{PREFIX}someone/small-bert", (TOKENS,), CLASSES, seed=0)
+        create(f"{TRANSFORMERS}someone/small-bert", (TOKENS,), CLASSES, seed=0)
 
 
 TRAINED: dict[Tune, tuple[str, ...]] = {
@@ -201,7 +202,16 @@ def test_of_another_network_the_head_is_not_known() -> None:
 )
 def test_the_encoder_in_the_wheel_is_found_and_says_who_it_is() -> None:
     """Without opening its 90 MB: what it computes is tried in docs/results."""
-    name = PREFIX + MINILM
+    name = TRANSFORMERS + MINILM
     assert public_name(name) == name
     assert hugging_face.has_weights(name)
     assert len(digest(name)) == 64
+
+
+def test_a_folder_is_looked_for_beside_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airlock.config import from_table
+
+    write("bert", tmp_path / "here" / "model")
+    for asked, found in (("model", str(tmp_path / "here" / "model")), ("other", "other"), (MINILM, MINILM)):
+        table = {"channel": "weights", "data": "digits", "epsilon": 1.0, "delta": 1e-4, "net": f"transformers:{asked}"}
+        assert from_table(table, folder=tmp_path / "here").net == f"transformers:{found}"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import Field
 from torch import nn
 
-from airlock.config import ReleaseConfig, parse
+from airlock.config import TRANSFORMERS, ReleaseConfig, parse
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.methods import dp_sgd_case
@@ -34,7 +34,8 @@ _BY_NAME: dict[str, dict[str, Any]] = {
 }
 
 
-# Adam's learning rate by what is trained of a network that brings weights; found on public texts (docs/weights.md).
+# Adam's learning rate by what is trained of a network that brings weights: the fewer parameters, the longer the steps
+# that they bear. Starting points of the usual size, fixed before any text was looked at.
 _RATES: Mapping[Tune, float] = {"full": 5e-4, "lora": 2e-3, "bias": 4e-3, "last": 1e-2}
 _FRESH_RATE = 1e-3  # where it starts from random weights
 
@@ -126,6 +127,7 @@ class Gaussian(DpSgd, TrainedWeights):
     rank: ClassVar[int] = 30
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
     texts: ClassVar[bool] = True
+    fine_tunes: ClassVar[bool] = True
     small: ClassVar[Mapping[str, object] | None] = ONE_STEP
     settings: GaussianSettings
 
@@ -134,7 +136,7 @@ class Gaussian(DpSgd, TrainedWeights):
         self.tune = _tune_of(self.net_name, self.settings.tune)
         if self.tune != "full" and not hugging_face.is_named(self.net_name):
             raise ConfigError(
-                f'a net "{hugging_face.PREFIX}FOLDER" for settings.tune = "{self.tune}"',
+                f'a net "{TRANSFORMERS}FOLDER" for settings.tune = "{self.tune}"',
                 f"'{self.net_name}'",
                 "Of other networks it is not known which layer is the head.",
                 "Leave tune out; your own network may freeze parameters itself (requires_grad_(False)).",

@@ -116,6 +116,18 @@ def test_of_another_network_only_the_whole_is_trained() -> None:
         build("mlp", replace(FACTS, vocabulary=None), tune="lora")
 
 
+@pytest.mark.parametrize(
+    ("channel", "settings"), [("weights/head", {"features": "scattering"}), ("twin/published", {})]
+)
+def test_methods_that_name_their_network_on_the_card_take_no_folder(
+    channel: str, settings: dict[str, Any], folder: Path
+) -> None:
+    room, _, method = channel.partition("/")
+    table = {"channel": room, "method": method, "data": "digits", "epsilon": 8.0, "delta": 1e-3, "settings": settings}
+    with pytest.raises(ConfigError, match="a method that trains networks of transformers"):
+        methods.build(from_table({**table, "net": f"transformers:{folder}"}), replace(FACTS, vocabulary=None))
+
+
 def test_made_up_texts_are_texts(folder: Path) -> None:
     """The court's records and the proxy's, of which numbers from 0 to 1 would all be empty."""
     for split in neighbours(FACTS, 0):

@@ -100,12 +100,23 @@ def floats(*shape: int) -> Callable[[int], Tensor]:
     return lambda count: torch.randn(count, *shape)
 
 
+def transposed(into: int, outof: int) -> nn.Module:
+    """GPT-2's dense layer, with a spread that shows."""
+    from transformers.pytorch_utils import Conv1D
+
+    layer: nn.Module = Conv1D(outof, into)
+    nn.init.normal_(layer.weight, std=0.5)  # type: ignore[arg-type]
+    return layer
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
     "linear": (lambda: nn.Linear(5, CLASSES), floats(5)),
     "linear without bias": (lambda: nn.Linear(5, CLASSES, bias=False), floats(5)),
     "linear at positions, rows": (lambda: Pooled(nn.Linear(4, 4), nn.Tanh(), width=4, last=True), floats(9, 4)),
     "linear at positions, ghost": (lambda: Pooled(nn.Linear(40, 40), nn.Tanh(), width=40, last=True), floats(2, 40)),
     "linear in three dimensions": (lambda: Pooled(nn.Linear(4, 6), nn.Tanh(), width=6, last=True), floats(2, 3, 4)),
+    "transposed, rows": (lambda: Pooled(transposed(4, 6), nn.Tanh(), width=6, last=True), floats(9, 4)),
+    "transposed, ghost": (lambda: Pooled(transposed(40, 50), nn.Tanh(), width=50, last=True), floats(2, 40)),
     "conv2d": (lambda: Pooled(nn.Conv2d(2, 4, 3), nn.Tanh(), width=4), floats(2, 6, 6)),
     "conv2d with everything": (
         lambda: Pooled(nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)), nn.Tanh(), width=4),

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from airlock.config import TRANSFORMERS
 from airlock.mechanisms import Clip
 from airlock.nets import create
 from airlock.nets.domain import drawn
-from airlock.nets.hugging_face import PREFIX, Tune, merged
+from airlock.nets.hugging_face import Tune, merged
 from airlock.nets.registry import tuned
 from airlock.training.per_sample import clipped_sum, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
@@ -41,7 +42,7 @@ CASES = [
 
 
 def make(kind: str, how: Tune, folder: Path) -> nn.Module:
-    name = f"{PREFIX}{write(kind, folder)}"
+    name = f"{TRANSFORMERS}{write(kind, folder)}"
     return tuned(create(name, shape_of(kind), CLASSES, seed=1), how, 4, seed=1)
 
 
@@ -120,12 +121,12 @@ def test_merged_adapters_compute_the_same_and_are_gone(kind: str, tmp_path: Path
         before = net.eval()(x)
         after = merged(net)(x)
     assert torch.allclose(before, after, atol=1e-4)
-    plain = create(f"{PREFIX}{tmp_path}", shape_of(kind), CLASSES, seed=1)
+    plain = create(f"{TRANSFORMERS}{tmp_path}", shape_of(kind), CLASSES, seed=1)
     assert plain.state_dict().keys() == net.state_dict().keys()
     assert not torch.allclose(plain.eval()(x), after, atol=1e-2)
 
 
 def test_images_of_another_size_and_in_grey_are_taken(tmp_path: Path) -> None:
     for kind in IMAGES:
-        net = create(f"{PREFIX}{write(kind, tmp_path / kind)}", (1, 8, 8), CLASSES, seed=0).eval()
+        net = create(f"{TRANSFORMERS}{write(kind, tmp_path / kind)}", (1, 8, 8), CLASSES, seed=0).eval()
         assert net(torch.rand(2, 1, 8, 8)).shape == (2, CLASSES)
