@@ -28,6 +28,7 @@ from airlock.training import Run
 
 ASKED = 8  # times about one record
 MOST = 1000  # records of each side
+_TOGETHER = 100  # records in one call: whatever depends on the query alone is computed once for all its answers
 
 NO_SHADOWS = "Attacks through the interface with shadow models of the method (LiRA, RMIA), which can find more."
 WHOLE_BUDGET = "An attacker who spends the whole budget on one record: each was asked about {times} at most."
@@ -66,11 +67,17 @@ def repeated(answerer: Answerer, members: Records, others: Records, stream: Stre
 
 
 def _score(answerer: Answerer, records: Records, count: int, stream: Stream) -> Floats:
-    answers = [ask(answerer, as_queries(records), stream.child(i)) for i in range(count)]
-    if answerer.interface.gives == "label":
-        return np.asarray(np.mean([one.labels == records.y for one in answers], 0))
-    mean = np.mean([one.values for one in answers if one.values is not None], 0)
-    return -loss(from_probabilities(mean) if answerer.interface.gives == "probabilities" else mean, records.y)
+    x = as_queries(records)
+    found: list[Floats] = [np.zeros(0)]
+    for start in range(0, len(x), _TOGETHER):
+        part, y = x[start : start + _TOGETHER], records.y[start : start + _TOGETHER]
+        answers = ask(answerer, np.repeat(part, count, 0), stream.child(start))
+        if answers.values is None:
+            found.append((answers.labels.reshape(-1, count) == y[:, None]).mean(1))
+            continue
+        mean = answers.values.reshape(len(part), count, -1).mean(1)
+        found.append(-loss(from_probabilities(mean) if answerer.interface.gives == "probabilities" else mean, y))
+    return np.concatenate(found)
 
 
 def altered(

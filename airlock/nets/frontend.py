@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from airlock.nets.scattering import Scattering
+from airlock.nets.scattering import Scattering, by_matrices
 from airlock.nets.synthetic import draw
 
 Shape = tuple[int, ...]
@@ -181,7 +181,8 @@ def _whitened(shape: Shape, seed: int) -> tuple[Tensor, Tensor]:
     assert isinstance(front, nn.Sequential)
     with torch.no_grad():
         images = torch.split(draw(_IMAGES, shape, seed), 250)
-        features = torch.cat([front[:_PROJECTION](block) for block in images])
+        maps = by_matrices(front[:_PROJECTION])
+        features = torch.cat([maps(block) for block in images])
         directions = _directions(features.shape[1], min(features.shape[1], DIMENSIONS), seed)
         directions /= features.norm(dim=1).mean()
         projected = features @ directions

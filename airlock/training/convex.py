@@ -66,6 +66,7 @@ _MOST = 3000  # iterations
 _WIDEST = 4096  # features up to which curvature is factorised
 _INSIDE = 1.0 - 2.0**-30  # of R: above every error of a norm in float64
 _BLOCK = 1 << 14  # records whose gradients are summed at once
+_AT_ONCE = 1 << 10  # records that are copied at once
 LARGEST_WEIGHT = 1.0  # of a record or a person: the sensitivity is that of one that counts once
 MOST_ROWS = 1 << 30  # records of people: features of more do not fit into memory
 
@@ -265,7 +266,8 @@ class _Heads:
         self.target = self.x.new_zeros(len(shards), self.longest, objective.outputs)
         self.weight, self.even = self.x.new_zeros(len(shards), self.longest, 1), weights is None
         for i, (features, labels) in enumerate(shards):
-            self.x[i, : len(labels)] = objective.bounded(features)
+            for part, room in zip(torch.split(features, _AT_ONCE), torch.split(self.x[i], _AT_ONCE), strict=False):
+                room[: len(part)] = objective.bounded(part)  # a few at a time: copies are slow in fresh memory
             self.target[i, : len(labels)] = objective.targets(labels)
             self.weight[i, : len(labels), 0] = 1.0 if weights is None else weights[i].double()
         self.total = float(self.weight.sum((1, 2)).max()) * (1 + 2**-20)  # of the weights, whatever its own rounding

@@ -15,7 +15,7 @@ from airlock.bundle.export import to_onnx
 from airlock.methods import NetworkArtefact
 from airlock.nets import build, check
 from airlock.nets.frontend import CONSTANT, Centre, Framed, Unit, pretrain
-from airlock.nets.scattering import DenseScattering, Scattering, dense, gaussian, morlet
+from airlock.nets.scattering import MatrixScattering, Scattering, by_matrices, gaussian, morlet
 from airlock.nets.synthetic import draw
 
 Floats = NDArray[np.float64]
@@ -113,15 +113,32 @@ def test_the_whole_network_is_the_same_in_onnx() -> None:
 @pytest.mark.parametrize("shape", [(1, 8, 8), (2, 9, 11), (1, 28, 28), (3, 16, 21), (3, 32, 32)])
 def test_matrices_do_what_convolutions_do(shape: tuple[int, ...]) -> None:
     front = nn.Sequential(Scattering(shape), nn.Flatten()).double()
-    quick = dense(front)
-    assert isinstance(quick[0], DenseScattering)  # type: ignore[index]
+    quick = by_matrices(front)
+    assert isinstance(quick[0], MatrixScattering)  # type: ignore[index]
     assert isinstance(front[0], Scattering)
     images = torch.rand(37, *shape, dtype=torch.float64)  # more than go together
     assert torch.allclose(quick(images), front(images), rtol=0, atol=1e-12)
 
 
+def test_mirrored_wavelets_share_their_parts() -> None:
+    """64 parts of 16 real filters, of which half are zero and two in three of the others occur twice."""
+    maps = MatrixScattering(Scattering((1, 28, 28)))
+    for filters, samples in ((maps.fine, 28), (maps.coarse, 14)):
+        assert sum(matrices.shape[1] for matrices in filters.matrices) == 16 * samples
+        assert sorted(map(len, filters.terms)) == [1] * 4 + [2] * 12
+
+
+def test_wavelets_that_are_not_mirrored_are_right_too() -> None:
+    """Nothing about a bank is assumed: parts are shared where they are found to be the same."""
+    front = nn.Sequential(Scattering((1, 16, 20))).double()
+    for bank in (front[0].fine, front[0].coarse):
+        bank += 0.01 * torch.randn(bank.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    images = torch.rand(3, 1, 16, 20, dtype=torch.float64)
+    assert torch.allclose(by_matrices(front)(images), front(images), rtol=0, atol=1e-12)
+
+
 def test_large_images_keep_their_convolutions() -> None:
-    quick = dense(nn.Sequential(Scattering((1, 40, 40))))
+    quick = by_matrices(nn.Sequential(Scattering((1, 40, 40))))
     assert isinstance(quick[0], Scattering)  # type: ignore[index]
 
 

@@ -51,7 +51,8 @@ class PaidAnswerer(Answerer):
         super().__init__(interface)
         net = build_front(str(interface.figures["net"]), interface.input_shape, len(interface.classes))
         net.front.load_state_dict({name: torch.from_numpy(array) for name, array in kept[FRONT].items()})
-        self.body, self._bound = front_of(net, torch.device("cpu")), LogisticHead(len(interface.classes), 1.0, 1)
+        self.body = front_of(net, torch.device("cpu"), torch.float32)
+        self._bound = LogisticHead(len(interface.classes), 1.0, 1)
         self._lock = threading.Lock()
         self._open: dict[int, Reservation] = {}
 

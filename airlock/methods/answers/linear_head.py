@@ -6,8 +6,9 @@ for the bias. A multinomial logistic head, or a Huber regression, is solved on p
 less can move it. Where the unit is a person, her records have weights that add up to one, and the same bound is on how
 far one person can move it.
 
-Features are computed in float64. Within a batch, another record can change the order in which sums are taken and so
-their last bits; these are 10^-15 here, which is negligible next to the certified distance.
+Features of records are computed in float64. Within a batch, another record can change the order in which sums are taken
+and so their last bits; these are 10^-15 here, which is negligible next to the certified distance. Features of queries
+depend on no record, and are computed in float32.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from airlock.methods.contract import ASSUMED, NOTHING_ELSE_LEAVES, Channel, refu
 from airlock.nets import build_front
 from airlock.nets.bert import at_once, by_length
 from airlock.nets.frontend import CONSTANT, Framed
-from airlock.nets.scattering import dense
+from airlock.nets.scattering import by_matrices
 from airlock.nets.tables import steps_linear
 from airlock.training import Run
 from airlock.training.convex import MOST_ROWS, ConvexHead, HuberHead, LogisticHead, solve
@@ -175,16 +176,15 @@ class CertifiedHead(PublicFeatures):
 # Features.
 
 
-def front_of(net: Framed, device: torch.device) -> nn.Module:
-    """Front end and constant, in float64."""
-    return copy.deepcopy(nn.Sequential(net.front, net.centre)).double().eval().to(device)
+def front_of(net: Framed, device: torch.device, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """Front end and constant, of this precision; on a CPU, wavelets of small images are applied by matrices."""
+    body = copy.deepcopy(nn.Sequential(net.front, net.centre)).to(device, dtype).eval()
+    return by_matrices(body) if device.type == "cpu" else body
 
 
 def embed(net: Framed, records: Records, run: Run) -> Tensor:
     """Features with their constant, in float64, in blocks of one size whatever the number of records."""
     body = front_of(net, run.device)
-    if run.device.type == "cpu":
-        body = dense(body)
     found = torch.empty(len(records), net.head.in_features, dtype=torch.float64, device=run.device)
     done, size = 0, at_once(body) or _BATCH
     for rows, whole in by_length(body, torch.from_numpy(np.ascontiguousarray(records.x))):
@@ -201,10 +201,22 @@ def embed(net: Framed, records: Records, run: Run) -> Tensor:
 
 
 def embed_queries(body: nn.Module, x: NDArray[np.float32], objective: ConvexHead) -> Tensor:
-    """Features of queries, of norm at most R whatever they are; computed on the CPU from the query alone."""
+    """Features of queries, of norm at most R whatever they are; computed on the CPU from the query alone.
+
+    They need no float64: queries and front end are not private, so neither is their rounding. A query that occurs
+    several times among these, as when somebody asks again, goes through the front end once.
+
+    Args:
+        body: From `front_of`, in float32.
+        x: Queries.
+        objective: R.
+    """
+    seen: dict[bytes, int] = {}
+    places = np.array([seen.setdefault(row.tobytes(), len(seen)) for row in x])
+    own = torch.from_numpy(x[np.unique(places, return_index=True)[1]])  # in the order in which they occur
     with torch.no_grad():
-        blocks = [body(torch.from_numpy(x[i : i + _BATCH]).double()) for i in range(0, len(x), _BATCH)]
-    return objective.bounded(torch.cat(blocks))
+        features = torch.cat([body(part) for part in torch.split(own, _BATCH)])
+    return objective.bounded(features)[torch.from_numpy(places)]
 
 
 # The records of the cases of `head` and `per-query`.

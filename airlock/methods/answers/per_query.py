@@ -400,5 +400,6 @@ def case_channel(
 def _logits(net: Framed, kept: Secrets, query: NDArray[np.float32]) -> Scores:
     """Without noise."""
     weight = torch.from_numpy(np.asarray(kept[HEAD]["weight"]))
-    features = embed_queries(front_of(net, torch.device("cpu")), query, LogisticHead(len(weight), 1.0, 1))
+    body = front_of(net, torch.device("cpu"), torch.float32)
+    features = embed_queries(body, query, LogisticHead(len(weight), 1.0, 1))
     return np.asarray((features @ weight.mT)[0].numpy(), np.float64)

@@ -31,7 +31,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from airlock.mechanisms.clipping import BALANCE, SMALLEST, Clip, row_squares
+from airlock.mechanisms.clipping import BALANCE, SMALLEST, Clip
 from airlock.training.per_sample.people import TRITON, FixedPeople, People
 
 _SMALL = 1 << 16  # below this many numbers, a separate kernel does not pay off
@@ -152,8 +152,10 @@ def _flat_squares(rows: Tensor) -> Tensor:
 
 
 def _gram_at_once(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    both = torch.bmm(a, a.transpose(1, 2)).mul_(torch.bmm(b, b.transpose(1, 2)))
-    return both.flatten(1).sum(1).clamp_min_(0), row_squares(a) * row_squares(b)
+    """From both Gram matrices, whose diagonals hold ‖a_t‖² and ‖b_t‖²."""
+    one, other = (torch.bmm(side, side.transpose(1, 2)) for side in (a, b))
+    sizes = one.diagonal(dim1=1, dim2=2).sum(1) * other.diagonal(dim1=1, dim2=2).sum(1)
+    return one.mul_(other).flatten(1).sum(1).clamp_min_(0), sizes
 
 
 def weighted_product(factors: Tensor, a: Tensor, b: Tensor, plain: bool = True, people: People | None = None) -> Tensor:

@@ -76,6 +76,20 @@ class TestLogits(MethodContract):
         features = embed_queries(answerer.body, query, LogisticHead(10, 1.0, 1))
         return np.asarray((features @ answerer._head.mT).numpy())
 
+    def test_who_asks_again_gets_fresh_noise_on_the_same_features_which_are_computed_once(self, split: Split) -> None:
+        answerer = self.answerer(split)
+        own, seen = as_queries(split.test)[:3], []
+        front = answerer.body
+        answerer.body = torch.nn.Sequential(torch.nn.Identity(), front)
+        answerer.body[0].register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+        places = [2, 0, 2, 1, 0, 2]
+        features = embed_queries(answerer.body, own[places], LogisticHead(10, 1.0, 1))
+        assert seen == [3]
+        assert torch.equal(features, embed_queries(front, own[[2, 0, 1]], LogisticHead(10, 1.0, 1))[[0, 1, 0, 2, 1, 0]])
+        found = ask(answerer, np.repeat(own[:1], 50, 0), Stream.from_seed(1))
+        assert len(np.unique(found.labels)) > 1
+        assert found.values is None or len(np.unique(found.values[:, 0])) == 50
+
     @pytest.mark.parametrize("features", ["pixels", "scattering"])
     def test_no_query_shows_more_of_a_record_than_the_sensitivity(self, split: Split, features: str) -> None:
         """Also huge ones, and those with tiny or constant numbers; against heads with and without a record."""
@@ -98,7 +112,8 @@ class TestLogits(MethodContract):
                 as_queries(some.take(np.arange(3))),
             ]
         )
-        features_found = embed_queries(front_of(net, torch.device("cpu")), queries, LogisticHead(10, 1.0, 1))
+        body = front_of(net, torch.device("cpu"), torch.float32)
+        features_found = embed_queries(body, queries, LogisticHead(10, 1.0, 1))
         assert float(features_found.norm(dim=1).max()) <= 1.0
         moved = (features_found @ (heads[0] - heads[1]).mT).numpy()
         assert np.isfinite(moved).all()
