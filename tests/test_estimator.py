@@ -113,6 +113,12 @@ def test_what_it_predicts_is_what_the_bundle_says(
     fitted.release(made.folder, force=True)
 
 
+def test_a_warning_about_a_row_names_the_line_that_asked(fitted: airlock.PrivateClassifier) -> None:
+    with pytest.warns(AirlockWarning, match="nearest end of the range") as told:
+        fitted.predict(np.array([[200.0, 30.0]]))
+    assert {Path(one.filename).name for one in told} == {Path(__file__).name}
+
+
 def test_it_is_an_airlock_release_as_any(fitted: airlock.PrivateClassifier, vault: Path) -> None:
     card = fitted.card_
     assert card.guarantee.epsilon is not None

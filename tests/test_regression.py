@@ -254,6 +254,22 @@ def test_people_are_protected_as_a_whole(table: Path, tmp_path: Path) -> None:
     assert 50 < card.errors.figures.records < 150  # one record of each of 100 test people
 
 
+def own_net(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(shape[0], 8), torch.nn.ReLU(), torch.nn.Linear(8, classes)
+    )
+
+
+def test_a_network_of_ones_own_predicts_a_number_and_is_verified_by_its_name(table: Path, tmp_path: Path) -> None:
+    name = f"{__name__}:{own_net.__name__}"
+    made = make_release(config(table, net=name), tmp_path / "bundle", insecure_seed=1, vault=tmp_path / "vault")
+    assert made.bundle.card.network is not None
+    assert made.bundle.card.network.outputs == 1
+    found = airlock.verify(tmp_path / "bundle", net=name, vault=tmp_path / "vault")
+    assert found.ok, [check for check in found.checks if check.outcome != "ok"]
+    assert {check.outcome for check in found.checks} == {"ok"}
+
+
 def test_the_python_verb_takes_a_task(table: Path, tmp_path: Path) -> None:
     import pandas as pd
 

@@ -350,12 +350,20 @@ def compare_with_constant(found: ErrorFigures, target: TargetRange, least_gain: 
         error=in_unit(error.value, target),
         low=in_unit(error.low, target),
         high=in_unit(error.high, target),
-        blind=in_unit(found.blind.value, target),
+        blind=_constant(found.blind, target),
         explained=own.value,
         least=own.low,
         most=own.high,
     )
     return ErrorUse(state, own.value, WORDS[state].format(told=told))
+
+
+def _constant(blind: Distance, target: TargetRange) -> str:
+    """How far the best constant guess is off; an estimate that noise took to 0 is none."""
+    if blind.low <= 0.0:
+        return f"at most {in_unit(blind.high, target)}"
+    low, high = in_unit(blind.low, target), in_unit(blind.high, target)
+    return f"{in_unit(blind.value, target)} ({low} to {high})"
 
 
 ROWS = (

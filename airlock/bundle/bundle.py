@@ -76,7 +76,7 @@ class Bundle:
     """
 
     folder: Path
-    card: Card
+    card: Card = field(repr=False)
     digests: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -120,7 +120,7 @@ def advise(
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
-        _print(found, write)
+        _print(found, write, paid=asked.data.target is None)
 
 
 def _declared(
@@ -354,10 +354,11 @@ PAID_CHOICE = (
 )
 
 
-def _print(found: Advice, write: Path | None) -> None:
+def _print(found: Advice, write: Path | None, paid: bool) -> None:
+    """The ranking; `paid` says whether a choice by results can be paid for."""
     rows = [[one.method, one.reason] for one in found.ranking if one.recommended]
     footer = [f"Not suitable: {one.method}: {one.reason}" for one in found.ranking if not one.recommended]
-    footer += ["", found.sentence, PAID_CHOICE]
+    footer += ["", found.sentence, *([PAID_CHOICE] if paid else [])]
     if write is not None:
         footer += ["", f"Written: {shown(write)}", f"Then: airlock plan {shown(write)}"]
     print_table("What fits, best first", ["method", "why"], rows, "\n".join(footer))

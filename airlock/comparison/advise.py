@@ -30,6 +30,7 @@ from airlock.methods.contract import ArtefactKind
 _SHOWN = (
     "noise_norm_over_radius",
     "noise_on_a_logit",
+    "noise_as_a_share_of_the_range",
     "noise_on_a_count",
     "noise_on_mean_gradient",
     "noise_multiplier",

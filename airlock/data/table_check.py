@@ -134,7 +134,9 @@ def _read(data: DataConfig) -> tuple[str, ...]:
 
 
 def _declared(name: str, data: DataConfig | None) -> Column | None:
-    """What is declared about a column; the label is a category."""
+    """What is declared about a column; the label is a category, or a number in its range."""
+    if data is not None and name == data.label and data.target is not None:
+        return Column(min=data.target.min, max=data.target.max, outside=data.target.outside)
     if data is None or name != data.label or data.classes is None:
         return data.columns.get(name) if data is not None else None
     numbered = isinstance(data.classes, int)
@@ -210,7 +212,7 @@ class _ColumnCells:
             return
         category = self.declared is not None and self.declared.categories is not None
         whose = data is not None and self.name == data.person
-        yield from self._about_gaps(category or whose)
+        yield from self._about_gaps(category or whose, data is not None and self.name == data.label)
         if not category and not whose:
             yield from self._about_numbers()
         if not category and not whose and (data is None or self.name not in data.columns or self._all_differ):
@@ -224,13 +226,16 @@ class _ColumnCells:
                 f"column '{self.name}'", f"{what} in {len(rows):,} of {self.cells:,} cells ({_rows(rows)})", do
             )
 
-    def _about_gaps(self, text: bool) -> Iterator[Obstacle]:
+    def _about_gaps(self, text: bool, label: bool) -> Iterator[Obstacle]:
         own = self.declared
-        if own is None or (own.missing is None and not own.other):
+        if label:
+            yield from self._tell("empty", "nothing", "Such records are left out: nothing can be learnt from them.")
+        elif own is None or (own.missing is None and not own.other):
             yield from self._tell("empty", "nothing", missing(self.name).do)
         if not text and (_NUMBERS | {"date", "day"}) & set(self.rows):
             stands = 'declare what an empty one stands for, such as missing = 60 or missing = "indicator"'
             do = f"Leave such cells empty, and {stands}." if own is None or own.missing is None else "Leave them empty."
+            do = "Such records are left out: nothing can be learnt from them." if label else do
             yield from self._tell("word", "a word or a sign for a missing number", do)
 
     def _about_numbers(self) -> Iterator[Obstacle]:

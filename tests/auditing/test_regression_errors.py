@@ -153,3 +153,12 @@ def test_counts_are_json_and_refuse_what_does_not_fit() -> None:
     for wrong in ({"errors": table["errors"][:-1]}, {"targets": [10**10] * 17}, {"epsilon": 0.0}, {"exact": True}):
         with pytest.raises(ValidationError):
             ErrorCounts.model_validate(table | wrong)
+
+
+def test_a_constant_whose_error_the_noise_hides_is_not_said_to_be_without_error() -> None:
+    few = outcomes([0.5] * 30, [0.25] * 30)
+    said = compare_with_constant(figures(evaluate(few, 0.05, Stream.from_seed(1)), DAYS), DAYS).sentence
+    assert "the constant is off by at most" in said
+    many = outcomes(np.linspace(0, 1, 2000).tolist(), [0.5] * 2000)
+    said = compare_with_constant(figures(evaluate(many, 8.0, Stream.from_seed(1)), DAYS), DAYS).sentence
+    assert "the constant is off by 28" in said or "the constant is off by 29" in said

@@ -190,6 +190,7 @@ def test_advise_asks_for_the_range_of_a_number_and_writes_the_config(
     assert made.task == "regression"
     assert made.data.target == TargetRange(min=0, max=60, unit="days in hospital")
     assert (made.data.classes, made.channel, made.method) == (None, "weights", "head")
+    assert "compare --pay" not in told.stdout
     assert "features/noised: It cannot be made here. Expected a method for regression" in " ".join(told.stdout.split())
 
 

@@ -139,3 +139,14 @@ def test_gaps_that_are_declared_are_no_obstacle(tmp_path: Path) -> None:
         "city": {"categories": ["Bern"], "missing": "Bern"},
     }
     assert check_table(place, DataConfig.model_validate({"source": "x", "columns": columns})) == ()
+
+
+def test_a_number_to_predict_is_held_against_its_range_and_a_gap_in_it_leaves_the_record_out(tmp_path: Path) -> None:
+    place = written(tmp_path, "days\n" + '3\n""\n250\n' * 20)
+    found = said(
+        check_table(place, DataConfig.model_validate({"source": "x", "label": "days", "target": {"min": 0, "max": 60}}))
+    )
+    assert found["column 'days': nothing in 20 of 60 cells (rows 2, 5, 8, 11, 14 and 15 more)"].startswith(
+        "Such records"
+    )
+    assert any(line.startswith("column 'days': a number outside 0 to 60 in 20 of 60") for line in found)
