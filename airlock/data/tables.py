@@ -26,7 +26,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -140,12 +140,16 @@ def _parsed(cells: Cells, column: Column) -> tuple[NDArray[np.float64], NDArray[
 
 
 def _days(cell: str) -> float:
-    """A date in ISO form, with or without a time of day, as days since 1970-01-01.
+    """A date in ISO form, with or without a time of day, as days since 1970-01-01; in UTC where there is a zone.
 
     Raises:
         ValueError: It is something else.
     """
-    return as_number(datetime.fromisoformat(cell.strip()).date())
+    moment = datetime.fromisoformat(cell.strip())
+    try:
+        return as_number((moment if moment.tzinfo is None else moment.astimezone(UTC)).date())
+    except OverflowError as error:  # of the first day or the last that there are
+        raise ValueError(cell) from error
 
 
 def missing(name: str) -> Fault:

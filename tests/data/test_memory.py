@@ -216,3 +216,24 @@ def test_a_column_that_no_array_can_hold_is_read_cell_by_cell() -> None:
     found, _ = read(plain.with_columns(ages))
     assert not Counter(map(tuple, whole.tolist())) - Counter(map(tuple, found.tolist()))
     assert (len(whole), len(found)) == (79, 80)  # it is clamped
+
+
+@pytest.mark.parametrize("of", [lambda frame: frame, pl.from_pandas, pa.Table.from_pandas, "csv", "parquet"])
+def test_a_day_is_that_of_utc_wherever_it_comes_from(of: Any, tmp_path: Path) -> None:
+    since = pd.date_range("2010-01-01 00:30", periods=80, tz="Europe/Berlin")  # in UTC, the day before
+    frame, expected = FRAME.assign(since=since), (np.arange(80) - 1.0) / (30 * 365.25 - 0.5)
+    if isinstance(of, str):
+        path = tmp_path / f"own.{of}"
+        getattr(frame, f"to_{of}")(path, index=False)
+        split = load(config(source=str(path), columns={"since": {"min": "2010-01-01", "max": "2039-12-31"}}))
+        found = np.concatenate([part.x for part in (split.private, split.test, split.holdout)])
+    else:
+        found, _ = read(of(frame), columns={"since": {"min": "2010-01-01", "max": "2039-12-31"}})
+    assert np.allclose(np.sort(found[:, 0]), np.maximum(expected, 0.0), atol=1e-3)
+    assert np.sort(found[:, 0])[1] == 0.0
+
+
+def test_the_first_and_the_last_day_have_no_other_in_utc() -> None:
+    cells = ["0001-01-01 00:00+05:00", "9999-12-31 23:00-05:00", *["2005-01-01"] * 78]
+    found, _ = read(FRAME.assign(since=pd.Series(cells, dtype=object)), columns=DATED["columns"])
+    assert len(found) == 78
