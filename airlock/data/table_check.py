@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import math
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,8 @@ from typing import NamedTuple
 from airlock.config import Column, DataConfig
 from airlock.data.limits import check_bytes, reading
 from airlock.data.remarks import about_size
-from airlock.data.tables import missing
+from airlock.data.tables import as_days, missing, slots, without_point
+from airlock.data.tables import declared as column_of
 
 
 class Obstacle(NamedTuple):
@@ -126,9 +128,9 @@ def _read(data: DataConfig) -> tuple[str, ...]:
 
 
 def _declared(name: str, data: DataConfig | None) -> Column | None:
-    """What is declared about a column; the label is a category."""
+    """What is declared about a column; the label is a category, or a number to predict."""
     if data is None or name != data.label or data.classes is None:
-        return data.columns.get(name) if data is not None else None
+        return None if data is None else column_of(data, name)
     numbered = isinstance(data.classes, int)
     return Column(categories=tuple(map(str, range(data.classes))) if numbered else data.classes)  # type: ignore[arg-type]
 
@@ -166,39 +168,53 @@ class _ColumnCells:
 
     def add(self, row: int, cell: str) -> None:
         """Count one cell."""
-        kind = next((name for name, test in _KINDS if test.fullmatch(cell)), "text") if cell else "empty"
-        if kind == "word" and self.declared is not None and cell in (self.declared.categories or ()):
-            kind = "text"
+        own, kind = self.declared, self._kind(cell)
         self.rows.setdefault(kind, []).append(row)
         self.cells += 1
         if len(self.values) < _KEPT:
             self.values.add(cell)
+        if kind == "day":
+            self._compare(row, as_days(cell))
         if kind == "number":
             self.whole &= "." not in cell and "e" not in cell.lower()
-            self._compare(row, float(cell))
-        if self.declared is not None and self.declared.categories is not None and not self.declared.other:
-            self._compare_names(row, cell)
+            if own is None or own.sort == "number":
+                self._compare(row, float(cell))
+        if cell and own is not None and own.categories is not None and not own.other:
+            index, _, _ = slots(own)
+            if cell not in index and without_point(cell) not in index:
+                self.rows.setdefault("undeclared", []).append(row)
+
+    def _kind(self, cell: str) -> str:
+        """What a cell is, by what is declared of the column and by how it looks."""
+        own = self.declared
+        if cell and own is not None and own.sort == "date":
+            try:
+                return "day" if math.isfinite(as_days(cell)) else "text"
+            except ValueError:
+                pass
+        if not cell:
+            return "empty" if own is None or (own.missing is None and not own.other) else "known"
+        if own is not None and cell in (own.categories or ()):
+            return "text"
+        return next((name for name, test in _KINDS if test.fullmatch(cell)), "text")
 
     def _compare(self, row: int, value: float) -> None:
         self.low, self.high = min(self.low, value), max(self.high, value)
         own = self.declared
-        if own is None or not isinstance(own.min, float) or not isinstance(own.max, float):
-            return
-        if not own.min <= value <= own.max:
+        if own is not None and own.categories is None and not own.low <= value <= own.high:
             self.rows.setdefault("outside", []).append(row)
-
-    def _compare_names(self, row: int, cell: str) -> None:
-        if cell and cell not in self.declared.categories:  # type: ignore[union-attr,operator]
-            self.rows.setdefault("undeclared", []).append(row)
 
     def findings(self, data: DataConfig | None) -> Iterator[Obstacle]:
         """Everything about the column."""
         category = self.declared is not None and self.declared.categories is not None
-        whose = data is not None and self.name == data.person
+        whose, predicted = (
+            data is not None and self.name == one for one in (data and data.person, data and data.label)
+        )
         yield from self._about_gaps(category or whose)
         if not category and not whose:
             yield from self._about_numbers()
-        if not category and not whose and (data is None or self.name not in data.columns or self._all_differ):
+        odd = data is None or self.name not in data.columns or self._all_differ
+        if odd and not (category or whose or predicted):
             yield from self._about_identity()
         yield from self._about_declaration()
 
@@ -219,7 +235,12 @@ class _ColumnCells:
         if commas:
             yield from self._tell("comma", "a decimal comma", plain)
         yield from self._tell("thousands", "a decimal comma" if commas else "thousands separators", plain)
-        day = "Write it as a number, such as days since a fixed day or the year alone, and declare its range."
+        day = 'Write it as 2024-01-31, and declare its range, such as { min = "1990-01-01", max = "2024-12-31" }.'
+        if self.declared is not None and self.declared.sort == "date":
+            odd = "not a date such as 2024-01-31"
+            for kind in ("date", "number", "text"):
+                yield from self._tell(kind, odd, "Such records are left out: correct the cells.")
+            return
         yield from self._tell("date", "a date", day)
         if "number" in self.rows and "text" in self.rows:
             do = "Correct the cells, or declare the column as a category."
@@ -232,7 +253,7 @@ class _ColumnCells:
     def _about_identity(self) -> Iterator[Obstacle]:
         """Values that name people, or records."""
         named = _MEANS_WHO.search(self.name) is not None
-        text = not {"number", "comma", "thousands", "date"} & set(self.rows)
+        text = not {"number", "comma", "thousands", "date", "day"} & set(self.rows)
         if self._all_differ and (named or text or (self.whole and self.high - self.low == self.cells - 1)):
             do = "Leave it out of data.columns: an identifier teaches nothing that holds for others."
             yield Obstacle(f"column '{self.name}'", "every value is another one, as in a list of identifiers", do)
@@ -245,12 +266,18 @@ class _ColumnCells:
         if own is None:
             return
         yield from self._tell("undeclared", "a value that is not declared", "Such records are left out: declare it.")
-        if not isinstance(own.min, float) or not isinstance(own.max, float) or "number" not in self.rows:
+        compared = self.rows.get("day" if own.sort == "date" else "number", [])
+        if own.categories is not None or not compared:
             return
-        if len(self.rows.get("outside", [])) > len(self.rows["number"]) / 20:
+        many = len(self.rows.get("outside", [])) > len(compared) / 20
+        ends = f"{own.min} to {own.max}" if own.sort == "date" else f"{own.low:g} to {own.high:g}"
+        if own.outside == "refuse":
+            left_out = "Such records are left out: correct the cells or the range."
+            yield from self._tell("outside", f"a {own.sort} outside {ends}", left_out)
+        elif many:
             clamped = "These are clamped. Check the unit, and declare the range that such values have."
-            yield from self._tell("outside", f"a number outside {own.min:g} to {own.max:g}", clamped)
-        if 0 < self.high - self.low < (own.max - own.min) / 20:
+            yield from self._tell("outside", f"a {own.sort} outside {ends}", clamped)
+        if 0 < self.high - self.low < (own.high - own.low) / 20:
             do = "Check the unit: noise that fits a wide range hides what a narrow one would show."
             yield Obstacle(f"column '{self.name}'", "less than a twentieth of its declared range is used", do)
 
