@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import math
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from typing import NamedTuple
 from airlock.config import Column, DataConfig
 from airlock.data.limits import check_bytes, reading
 from airlock.data.remarks import about_size
-from airlock.data.tables import missing
+from airlock.data.tables import as_days, missing, without_point
 
 
 class Obstacle(NamedTuple):
@@ -178,7 +179,7 @@ class _ColumnCells:
         """Count one cell."""
         kind = next((name for name, test in _KINDS if test.fullmatch(cell)), "text") if cell else "empty"
         if kind == "date" and _ISO_DAY.fullmatch(cell):
-            kind = "day"
+            kind = "day" if _is_day(cell) else "text"
         if kind == "word" and self.declared is not None:
             if cell in (self.declared.categories or ()):
                 kind = "text"
@@ -188,22 +189,24 @@ class _ColumnCells:
         self.cells += 1
         if len(self.values) < _KEPT:
             self.values.add(cell)
+        if kind == "day" and self.declared is not None and self.declared.sort == "date":
+            self._compare(row, as_days(cell))
         if kind == "number":
             self.whole &= "." not in cell and "e" not in cell.lower()
-            self._compare(row, float(cell))
+            if self.declared is None or self.declared.sort == "number":
+                self._compare(row, float(cell))
         if self.declared is not None and self.declared.categories is not None and not self.declared.other:
             self._compare_names(row, cell)
 
     def _compare(self, row: int, value: float) -> None:
         self.low, self.high = min(self.low, value), max(self.high, value)
         own = self.declared
-        if own is None or not isinstance(own.min, float) or not isinstance(own.max, float):
-            return
-        if not own.min <= value <= own.max:
+        if own is not None and not own.low <= value <= own.high:
             self.rows.setdefault("outside", []).append(row)
 
     def _compare_names(self, row: int, cell: str) -> None:
-        if cell and cell not in self.declared.categories:  # type: ignore[union-attr,operator]
+        known = self.declared.categories  # type: ignore[union-attr]
+        if cell and cell not in known and without_point(cell) not in known:  # type: ignore[operator]
             self.rows.setdefault("undeclared", []).append(row)
 
     def findings(self, data: DataConfig | None) -> Iterator[Obstacle]:
@@ -215,7 +218,8 @@ class _ColumnCells:
         yield from self._about_gaps(category or whose, data is not None and self.name == data.label)
         if not category and not whose:
             yield from self._about_numbers()
-        if not category and not whose and (data is None or self.name not in data.columns or self._all_differ):
+        odd = data is None or self.name not in data.columns or self._all_differ
+        if odd and not (category or whose or (data is not None and self.name == data.label)):
             yield from self._about_identity()
         yield from self._about_declaration()
 
@@ -274,15 +278,28 @@ class _ColumnCells:
         if own is None:
             return
         yield from self._tell("undeclared", "a value that is not declared", "Such records are left out: declare it.")
-        if not isinstance(own.min, float) or not isinstance(own.max, float) or "number" not in self.rows:
+        compared = self.rows.get("day" if own.sort == "date" else "number", [])
+        if own.categories is not None or not compared:
             return
-        if len(self.rows.get("outside", [])) > len(self.rows["number"]) / 20:
+        many = len(self.rows.get("outside", [])) > len(compared) / 20
+        ends = f"{own.min} to {own.max}" if own.sort == "date" else f"{own.low:g} to {own.high:g}"
+        if own.outside == "refuse":
+            left_out = "Such records are left out: correct the cells or the range."
+            yield from self._tell("outside", f"a {own.sort} outside {ends}", left_out)
+        elif many:
             clamped = "These are clamped. Check the unit, and declare the range that such values have."
-            yield from self._tell("outside", f"a number outside {own.min:g} to {own.max:g}", clamped)
+            yield from self._tell("outside", f"a {own.sort} outside {ends}", clamped)
         others = sum(len(self.rows.get(kind, [])) for kind in ("comma", "thousands"))  # whose values nobody compared
-        if not others and 0 < self.high - self.low < (own.max - own.min) / 20:
+        if not others and 0 < self.high - self.low < (own.high - own.low) / 20:
             do = "Check the unit: noise that fits a wide range hides what a narrow one would show."
             yield Obstacle(f"column '{self.name}'", "less than a twentieth of its declared range is used", do)
+
+
+def _is_day(cell: str) -> bool:
+    try:
+        return math.isfinite(as_days(cell))
+    except (ValueError, OverflowError):
+        return False
 
 
 def _rows(rows: Sequence[int]) -> str:

@@ -26,7 +26,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -132,7 +132,7 @@ def _parsed(cells: Cells, column: Column) -> tuple[NDArray[np.float64], NDArray[
             empty[i] = True
             continue
         try:
-            values[i] = _days(cell) if column.sort == "date" else float(cell if "_" not in cell else "")
+            values[i] = as_days(cell) if column.sort == "date" else float(cell if "_" not in cell else "")
         except ValueError:
             wrong.append(i)
     if column.missing is not None:  # where an empty cell has a meaning, so has one that says NaN
@@ -140,13 +140,17 @@ def _parsed(cells: Cells, column: Column) -> tuple[NDArray[np.float64], NDArray[
     return values, empty, np.array(wrong, np.int64)
 
 
-def _days(cell: str) -> float:
-    """A date in ISO form, with or without a time of day, as days since 1970-01-01.
+def as_days(cell: str) -> float:
+    """A date in ISO form, with or without a time of day, as days since 1970-01-01; in UTC where there is a zone.
 
     Raises:
         ValueError: It is something else.
     """
-    return as_number(datetime.fromisoformat(cell.strip()).date())
+    moment = datetime.fromisoformat(cell.strip())
+    try:
+        return as_number((moment if moment.tzinfo is None else moment.astimezone(UTC)).date())
+    except OverflowError as error:  # of the first day or the last that there are
+        raise ValueError(cell) from error
 
 
 def missing(name: str) -> Fault:
@@ -190,7 +194,7 @@ def _places(
         text = "" if cell is None else str(cell)
         place = index.get(text, index.get(text.strip()))
         if place is None:
-            place = index.get(_without_point(text), rest if text.strip() else none)
+            place = index.get(without_point(text), rest if text.strip() else none)
         if place is not None:
             places[i] = place
         else:
@@ -201,7 +205,7 @@ def _places(
     return places
 
 
-def _without_point(cell: str) -> str:
+def without_point(cell: str) -> str:
     """3.0 as 3: programs that write tables give every number a point where one number of the column is missing."""
     found = _POINT.fullmatch(cell.strip())
     return found[1] if found else cell
@@ -224,7 +228,7 @@ def slots(column: Column) -> tuple[dict[str, int], int | None, int | None]:
 def declared(data: DataConfig, name: str) -> Column | None:
     """What is declared of a column of the file: as a feature, or as the number to predict; None for text."""
     if data.target is not None and name == data.label:
-        return Column(min=data.target.min, max=data.target.max)
+        return Column(min=data.target.min, max=data.target.max, outside=data.target.outside)
     return data.columns.get(name)
 
 

@@ -261,3 +261,24 @@ def test_a_frame_takes_the_place_of_a_file_in_a_mapping_as_in_a_toml_file(tmp_pa
     for given in (table, file):
         assert airlock.plan(given, data=FRAME).guarantee.epsilon <= 3.0
     assert airlock.plan(table, data=FRAME, label="smokes", columns={"age": COLUMNS["age"]}).guarantee.epsilon <= 3.0
+
+
+@pytest.mark.parametrize("of", [lambda frame: frame, pl.from_pandas, pa.Table.from_pandas, "csv", "parquet"])
+def test_a_day_is_that_of_utc_wherever_it_comes_from(of: Any, tmp_path: Path) -> None:
+    since = pd.date_range("2010-01-01 00:30", periods=80, tz="Europe/Berlin")  # in UTC, the day before
+    frame, expected = FRAME.assign(since=since), (np.arange(80) - 1.0) / (30 * 365.25 - 0.5)
+    if isinstance(of, str):
+        path = tmp_path / f"own.{of}"
+        getattr(frame, f"to_{of}")(path, index=False)
+        split = load(config(source=str(path), columns={"since": {"min": "2010-01-01", "max": "2039-12-31"}}))
+        found = np.concatenate([part.x for part in (split.private, split.test, split.holdout)])
+    else:
+        found, _ = read(of(frame), columns={"since": {"min": "2010-01-01", "max": "2039-12-31"}})
+    assert np.allclose(np.sort(found[:, 0]), np.maximum(expected, 0.0), atol=1e-3)
+    assert np.sort(found[:, 0])[1] == 0.0
+
+
+def test_the_first_and_the_last_day_have_no_other_in_utc() -> None:
+    cells = ["0001-01-01 00:00+05:00", "9999-12-31 23:00-05:00", *["2005-01-01"] * 78]
+    found, _ = read(FRAME.assign(since=pd.Series(cells, dtype=object)), columns=DATED["columns"])
+    assert len(found) == 78

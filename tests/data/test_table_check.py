@@ -63,6 +63,27 @@ def test_nothing_is_in_the_way_of_a_table_as_declared(tmp_path: Path) -> None:
     assert check_table(written(tmp_path, CLEAN), declared(person="who", people=40)) == ()
 
 
+DATED = "since,age,group,code,days\n" + "".join(
+    f"200{i % 10}-03-0{i % 9 + 1},{'' if i % 5 else i},{'' if i % 6 else 'a'},{i % 3}.0,{i}\n" for i in range(60)
+)
+
+
+def test_nothing_is_in_the_way_of_dates_missing_values_and_numbers_to_predict(tmp_path: Path) -> None:
+    """What a release reads is no obstacle, and what it leaves out or clamps is one."""
+    columns = {
+        "since": {"min": "2000-01-01", "max": "2009-12-31"}, "age": {"min": 0, "max": 60, "missing": 30},
+        "group": {"categories": ["a"], "missing": "indicator"}, "code": ["0", "1", "2"],
+    }  # fmt: skip
+    table = {"source": "x", "label": "days", "target": {"min": 0, "max": 60}, "records": 60, "columns": columns}
+    assert check_table(written(tmp_path, DATED), DataConfig.model_validate(table)) == ()
+    columns["since"] = {"min": "2000-01-01", "max": "2004-12-31", "outside": "refuse"}
+    table |= {"columns": columns, "target": {"min": 0, "max": 30}}
+    lines = "\n".join(said(check_table(written(tmp_path, DATED + "x,1,a,0,1\n"), DataConfig.model_validate(table))))
+    assert "column 'since': text among dates in 1 of 61 cells (row 61)" in lines
+    assert "column 'since': a date outside 2000-01-01 to 2004-12-31 in 30 of 61 cells" in lines
+    assert "column 'days': a number outside 0 to 30 in 29 of 61 cells" in lines
+
+
 def test_whose_a_record_is_should_be_declared_where_people_repeat(tmp_path: Path) -> None:
     found = said(check_table(written(tmp_path, CLEAN.replace("who", "patient"))))
     assert 'person = "patient"' in found["column 'patient': it seems to say whose a record is, and values repeat"]
