@@ -191,9 +191,10 @@ def about_people(ids: Ids, most: int | None) -> tuple[str, ...]:
         )
     rounded = _rounded(distinct)
     if rounded:
+        looks = "identifier looks" if rounded == 1 else "identifiers look"
         told.append(
-            f"{rounded:,} identifiers are long numbers that look rounded, as a program leaves them that keeps numbers "
-            "as fractions: different people may have become one, and are protected less. Write them as text."
+            f"{rounded:,} {looks} like a long number that was rounded by a program that keeps numbers as fractions: "
+            "different people may have become one, and are protected less. Write identifiers as text."
         )
     counts = _counts(known)
     many = 0 if most is None else sum(count > most for count in counts)

@@ -349,8 +349,8 @@ def test_the_holder_is_told_where_long_identifiers_were_rounded() -> None:
     whole = [2**60 + 1000 * place + 1 for place in range(40)]
     for rounded in ([str(int(float(one))) for one in whole], [f"{one:.5E}" for one in whole]):
         (told,) = people.about_people(rounded, None)
-        assert "look rounded" in told
-        assert told.startswith(f"{len(set(rounded))} identifiers")
+        looks = "identifier looks" if len(set(rounded)) == 1 else "identifiers look"
+        assert told.startswith(f"{len(set(rounded))} {looks} like a long number that was rounded")
     assert people.about_people([str(one) for one in whole], None) == ()
     assert people.about_people(["12E4", "5e12", str(2**60)], None) == ()
 
