@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -32,7 +34,14 @@ from airlock.errors import ConfigError, DataError
 RECORDS_PER_PERSON = 8  # K, unless data.records_per_person says otherwise
 MANIFEST = "people.csv"  # whose the images of a folder are
 _BITS = 53
-_MISSING = frozenset({"", "nan", "na", "n/a", "<na>", "null", "none", "nat"})  # how programs write that there is none
+# How programs write that there is none, without the spaces around it and in lower case.
+_MISSING = frozenset((
+    "", "nan", "-nan", "na", "n/a", "#na", "#n/a", "<na>", "nat", "null", "(null)", "#null!", "none", "nil", "1.#ind",
+    "-1.#ind", "1.#qnan", "-1.#qnan",
+))  # fmt: skip
+_EXACT = 2**53  # up to here a program that keeps whole numbers as fractions tells all of them apart
+_FEWEST_LONG = 7  # of numbers that are fractions by chance, at most one in a hundred sets looks so
+_ROUNDED = re.compile(r"[+-]?[0-9](\.[0-9]+)?[eE]\+[0-9]{2,}")
 NOBODY = Fault(
     "no identifier of a person",
     "Nobody knows whose they are: fill in the identifiers, or a different one for each record of an unknown person.",
@@ -69,8 +78,22 @@ def placed_by(identifier: bytes) -> int:
 
 def leave_out_nobody(ids: Ids, faults: Faults) -> None:
     """Add the records that have no identifier to the faults."""
-    missing = (_as_bytes(one) is None or str(one).strip().lower() in _MISSING for one in ids)
+    missing = (_as_bytes(one) is None or _bare(str(one)) in _MISSING for one in ids)
     faults.add(NOBODY, (place for place, none in enumerate(missing) if none))
+
+
+def _bare(identifier: str) -> str:
+    """In lower case, without what does not show at its ends: spaces of any width, and marks of an encoding."""
+    start, end = 0, len(identifier)
+    while start < end and _is_unseen(identifier[start]):
+        start += 1
+    while start < end and _is_unseen(identifier[end - 1]):
+        end -= 1
+    return identifier[start:end].lower()
+
+
+def _is_unseen(letter: str) -> bool:
+    return letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf", "Zs")
 
 
 def as_ids(values: Array, name: str, where: Path) -> list[str | None]:
@@ -173,19 +196,46 @@ def about_people(ids: Ids, most: int | None) -> tuple[str, ...]:
     known = [one for one in ids if one is not None]
     told = []
     distinct = set(known)
-    alike = len(distinct) - len({one.strip().casefold() for one in distinct})
+    alike = len(distinct) - len({_plain(one) for one in distinct})
     if alike:
         told.append(
-            f"{alike:,} identifiers differ from another only by spaces or by upper and lower case: they count as "
-            "different people. If they are the same, the guarantee is for a part of their records: clean them up."
+            f"{alike:,} {'identifier differs' if alike == 1 else 'identifiers differ'} from another only in how it is "
+            "written (spaces, upper and lower case, accents, zeros in front, .0 at the end): they count as different "
+            "people. If they are the same, the guarantee is for a part of their records: clean them up."
         )
-    many = 0 if most is None else sum(count > most for count in _counts(known))
+    rounded = _rounded(distinct)
+    if rounded:
+        looks = "identifier looks" if rounded == 1 else "identifiers look"
+        told.append(
+            f"{rounded:,} {looks} like a long number that was rounded by a program that keeps numbers as fractions: "
+            "different people may have become one, and are protected less. Write identifiers as text."
+        )
+    counts = _counts(known)
+    many = 0 if most is None else sum(count > most for count in counts)
     if many:
         told.append(
             f"{many:,} {'person has' if many == 1 else 'people have'} more than {most or 0:,} records "
-            "(data.records_per_person): where a bound on them is used, the others are left out."
+            "(data.records_per_person): where a bound on them is used, the others are left out. The one with most has "
+            f"{max(counts):,}; if that one stands for all who are unknown, give each of these records an identifier of "
+            "its own."
         )
     return tuple(told)
+
+
+def _plain(identifier: str) -> str:
+    """What two ways of writing one identifier have in common."""
+    folded = unicodedata.normalize("NFKD", identifier).casefold()
+    kept = "".join(letter for letter in folded if not _is_unseen(letter) and not unicodedata.combining(letter))
+    number = re.fullmatch(r"0*([0-9]+?)(\.0+)?", kept)
+    return number[1] if number else kept
+
+
+def _rounded(distinct: Iterable[str]) -> int:
+    """How many identifiers are long numbers, if all of these are among the fractions; by chance, half of them are."""
+    written = [one for one in map(str.strip, distinct) if _ROUNDED.fullmatch(one)]
+    long = [int(one) for one in distinct if re.fullmatch(r"[0-9]{16,300}", one) and int(one) > _EXACT]
+    exact = len(long) < _FEWEST_LONG or any(int(float(one)) != one for one in long)
+    return len(written) + (0 if exact else len(long))
 
 
 def _counts(known: Iterable[str]) -> list[int]:

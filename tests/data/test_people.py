@@ -309,7 +309,7 @@ def test_images_have_a_manifest_of_people(tmp_path) -> None:
         load(asked)
 
 
-@pytest.mark.parametrize("missing", ["", "  ", "NaN", "NULL"])
+@pytest.mark.parametrize("missing", ["", "  ", "NaN", "NULL", "#N/A", "\u200b", "\u00a0\ufeff", "\u2003null "])
 def test_records_of_nobody_are_left_out_with_a_remark(table, missing: str) -> None:
     whole = table.read_text().splitlines()
     table.write_text("\n".join([*whole, f"40,{missing},80,yes", f"41,{missing},81,no"]) + "\n")
@@ -322,9 +322,44 @@ def test_the_holder_is_told_of_identifiers_that_look_alike_and_of_many_records(t
     whole = table.read_text().splitlines()
     table.write_text("\n".join([*whole, *(f"{40 + i},p001 ,80,yes" for i in range(10))]) + "\n")
     told = " ".join(load(config(table)).remarks)
-    assert "1 identifiers differ from another only by spaces" in told
+    assert "1 identifier differs from another only in how it is written" in told
     assert "1 person has more than 8 records" in told
     assert "p001" not in told.replace("P001", "")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("P7", "p7 "),
+        ("7", "7.0"),
+        ("0042", "42"),
+        ("Ren\u00e9", "Rene\u0301"),
+        ("P7", "P\u200b7"),
+        ("P7", "\uff30\uff17"),
+    ],
+)
+def test_two_ways_of_writing_one_identifier_are_two_people_and_told(one: str, other: str) -> None:
+    assert len(set(people.number([one, other]).tolist())) == 2
+    (told,) = people.about_people([one, other, "Q8", "Q9", "43", "420"], None)
+    assert told.startswith("1 identifier differs from another only in how it is written")
+
+
+def test_the_holder_is_told_where_long_identifiers_were_rounded() -> None:
+    """As fractions they are people no more: two of them may have one number."""
+    whole = [2**60 + 1000 * place + 1 for place in range(40)]
+    for rounded in ([str(int(float(one))) for one in whole], [f"{one:.5E}" for one in whole]):
+        (told,) = people.about_people(rounded, None)
+        looks = "identifier looks" if len(set(rounded)) == 1 else "identifiers look"
+        assert told.startswith(f"{len(set(rounded))} {looks} like a long number that was rounded")
+    assert people.about_people([str(one) for one in whole], None) == ()
+    assert people.about_people(["12E4", "5e12", str(2**60)], None) == ()
+
+
+def test_the_holder_is_told_how_many_records_the_one_with_most_has() -> None:
+    (told,) = people.about_people(["unknown"] * 90 + ["P1"] * 9 + ["P2"], 8)
+    assert told.startswith("2 people have more than 8 records")
+    assert "The one with most has 90;" in told
+    assert "unknown" not in told.replace("all who are unknown", "")
 
 
 def test_identifiers_are_numbers_or_text() -> None:
