@@ -52,9 +52,9 @@ def _asked(answer: Answer, x: Tensor) -> Tensor:
     """The answers to one block; short texts are asked as such, which is faster."""
     if not isinstance(answer, nn.Module):
         return answer(x)
-    parts = [(rows, answer(part)) for rows, part in by_length(answer, x)]
+    parts: list[tuple[Tensor | None, Tensor]] = [(rows, answer(part)) for rows, part in by_length(answer, x)]
     if not parts or parts[0][0] is None:
-        return parts[0][1] if parts else answer(x)
+        return parts[0][1] if parts else torch.empty(0)
     found = parts[0][1].new_empty(len(x), *parts[0][1].shape[1:])
     for rows, part in parts:
         found[rows] = part
