@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from airlock import auditing, data, methods, nets, plugins
@@ -26,6 +27,7 @@ from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
 from airlock.bundle import Bundle, Card, Dossier, Vault, booking, bundle, card, compression, dossier
 from airlock.bundle.answering import recorded
+from airlock.bundle.contents import TOKENIZER
 from airlock.bundle.files import sweep
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page, text
@@ -44,6 +46,9 @@ from airlock.methods.search import as_run
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
 from airlock.training.devices import choose_device
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
+from airlock.training.front_ends.features import compute
+from airlock.training.front_ends.front import front_end
+from airlock.training.front_ends.public import FrontSettings
 from airlock.training.loop import Progress
 from airlock.training.outcomes import Outcomes
 
@@ -566,6 +571,10 @@ def _config_of(made: Bundle, overrides: Mapping[str, object], *, named: str | No
                 "The release is for people, and a bundle never names their identifiers' column.",
                 "Give it with --set data.person=COLUMN.",
             )
+        if TOKENIZER in made.files.names and "data.tokenizer" not in overrides:
+            found = found.model_copy(
+                update={"data": found.data.model_copy(update={"tokenizer": str(made.folder / TOKENIZER)})}
+            )
         return found
     except ConfigError as error:
         if "data.source" in str(error) and "data.source" not in overrides:
@@ -584,6 +593,13 @@ def _require_same_data(made: card.Card, split: Split) -> None:
     same = (said.shape, said.classes, said.records, said.people, said.target) == (
         facts.shape, facts.classes, facts.records, facts.people, facts.target,
     )  # fmt: skip
+    if said.tokenizer != facts.tokenizer:
+        raise ConfigError(
+            "the tokenizer that the release was made with, as the card says",
+            "another one",
+            "Records would be others than those that were trained on.",
+            "Leave data.tokenizer out: the bundle has its own.",
+        )
     if (said.people is None, said.grouped) != (facts.people is None, facts.grouped):
         raise ConfigError(
             "people or records as the protected unit, as the card says",
@@ -752,18 +768,29 @@ def train_openly(
             "It is there to be compared with, and comparisons are of classes.",
         )
     split = data.load(config, data_dir)
-    name = nets.default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
-    net = nets.create(name, facts.shape, len(facts.classes), config.seed)
     run = Run(device=choose_device(config.device), progress=progress)
     batches = Shuffled(batch_size, config.seed)
     records = split.private if part == "private" else split.public
-    fit(net, Resident(records, run.device), batches, PlainGradients(), recipe, config.seed, run,
+    net: nn.Module
+    if facts.vocabulary is not None and config.net == "auto":  # what is trained of texts is a head on public features
+        net = front_end("auto", facts, config.seed, FrontSettings()).ready(None, run)
+        learnt: nn.Module = nn.Sequential(net.centre, net.head)
+        records = Records(_features(net.front, records, run), records.y, records.person)
+    else:
+        name = nets.default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
+        learnt = net = nets.create(name, facts.shape, len(facts.classes), config.seed)
+    fit(learnt, Resident(records, run.device), batches, PlainGradients(), recipe, config.seed, run,
         label=f"training on {part} records without noise")  # fmt: skip
     net = net.cpu().eval()
     found = auditing.Audit((), ())
     if part == "private":
         found, _ = auditing.attack_quickly(net, facts.classes, config.delta, split, config.split, config.seed)
     return Open(outcomes_of(net, split.test), found, sum(p.numel() for p in net.parameters()))
+
+
+def _features(front: nn.Module, records: Records, run: Run) -> NDArray[np.float32]:
+    blocks = [block.float().cpu().numpy() for _, block in compute(front, records, run, "features")]
+    return np.concatenate(blocks)
 
 
 def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]:

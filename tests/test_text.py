@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -10,37 +9,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import jsonschema
 import numpy as np
+import pandas as pd
 import pytest
+import tomli_w
 from typer.testing import CliRunner
 
 import airlock
 from airlock import methods
-from airlock.bundle.answering import open_reader
+from airlock.bundle import Vault
+from airlock.bundle.answering import open_answerer, open_reader
 from airlock.bundle.bundle import read
 from airlock.cli import app
-from airlock.data import text as texts
+from airlock.config import from_table
+from airlock.data.table_check import check_table
 from airlock.errors import ConfigError, DataError
 from airlock.methods.contract import TOKENIZER
-from airlock.nets import bert
+from airlock.pipeline import audit_bundle, train_openly
 from airlock.serve.problems import Problem
 from airlock.serve.protocol import model_metadata, read_query
-from tests.texts import SIZES, SPECIAL, WHEEL, WORDS, reviews, write_encoder
+from airlock.serve.service import Service
+from tests.data.test_dataset_files import write_sst2
+from tests.serve.selling import make, running
+from tests.texts import SPECIAL, WHEEL, WORDS, reviews, tiny_encoder, tokenizer_json
 
 TOKENS = 12
 RECORDS = 600
 QUESTIONS = ["a good film", "the plot was dull", "bad", "great great great"]
-
-
-@contextlib.contextmanager
-def tiny_encoder(folder: Path) -> Iterator[None]:
-    """MiniLM's place is taken by a tiny encoder."""
-    write_encoder(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        patch.setattr(texts, "_WHEEL", WHEEL)
-        patch.setattr(bert, "MINILM", bert.BertSizes(tokens=len(SPECIAL) + len(WORDS), **SIZES))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +81,16 @@ def test_a_plan_reads_no_text_and_says_what_the_tokenizer_is_assumed_to_be(place
     other = airlock.plan(table(tmp_path, data={"read_off": ["tokenizer"]}))
     assert TOKENIZER not in other.guarantee.assumptions
     assert "NOT COVERED: the tokenizer, read off the records" in other.guarantee.assumptions[0]
+
+
+def test_the_plan_names_the_tokenizer(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(tomli_w.dumps(table(place)), encoding="utf-8")
+    known = hashlib.sha256((place / "wheel" / WHEEL / "model" / "tokenizer.json").read_bytes()).hexdigest()
+    told = json.loads(CliRunner().invoke(app, ["plan", str(tmp_path / "c.toml"), "--json"]).stdout)
+    assert told["parts"]["reads"] == {"tokens": TOKENS, "vocabulary": len(SPECIAL) + len(WORDS) + 1, "tokenizer": known}
+    shown = CliRunner().invoke(app, ["plan", str(tmp_path / "c.toml")], env={"COLUMNS": "200"}).stdout
+    assert f"its first {TOKENS} tokens, of 15" in shown
+    assert known in shown.replace("\n", "")
 
 
 def test_a_release_verifies_and_names_its_tokenizer_everywhere(place: Path, released: Path, vault: Path) -> None:
@@ -144,8 +151,6 @@ def test_a_receiver_asks_with_texts(released: Path, vault: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["rows.txt", "rows.csv", "rows.tsv", "rows.jsonl", "rows.parquet", "-"])
 def test_a_file_of_texts_is_predicted_by_the_command(released: Path, vault: Path, tmp_path: Path, name: str) -> None:
-    import pandas as pd
-
     path, frame = tmp_path / name, pd.DataFrame({"id": range(4), "review": QUESTIONS})
     lines = "\n".join(QUESTIONS) + "\n"
     if name == "rows.txt":
@@ -184,6 +189,52 @@ def test_a_service_takes_texts_as_a_tensor_of_bytes(released: Path) -> None:
             ask(data, **more)
 
 
+def test_a_client_asks_over_http_with_texts(released: Path, vault: Path, tmp_path: Path) -> None:
+    card, answerer = open_answerer(released, Vault.open(vault))
+    made = make(tmp_path, answerer, keys=False)
+    made.ledger.set_quota("local", None)
+    asked = {"inputs": [{"name": "review", "datatype": "BYTES", "shape": [4], "data": QUESTIONS}]}
+    with made.ledger:
+        service = Service(**{**vars(made), "schema": card.inputs, "tokenizer": open_reader(released, card)})
+        with running(service) as where, httpx.Client(base_url=where) as client:
+            done = client.post("/v2/models/pets/infer", json=asked)
+            assert done.status_code == 200, done.text
+            outputs = {one["name"]: one["data"] for one in done.json()["outputs"]}
+            assert outputs["class"] == airlock.load(released, vault=vault).predict(QUESTIONS).tolist()
+            assert "Ask with texts" in client.get("/").text
+            assert "&#34;review&#34;" in client.get("/docs").text
+            described = client.get("/openapi.json").json()
+    body = described["paths"]["/v2/models/{name}/infer"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    jsonschema.Draft202012Validator(body).validate(asked)
+
+
+def test_a_receiver_s_platforms_are_told_that_it_takes_texts(released: Path, vault: Path, tmp_path: Path) -> None:
+    from airlock.bundle.platforms import hub, mlflow_model
+    from airlock.bundle.verify import read_verified
+
+    found = read_verified(released, Vault.open(vault))
+    assert '"text-classification"' in hub.front_matter(found.card)
+    mlflow = pytest.importorskip("mlflow.pyfunc")
+    mlflow_model.write(tmp_path / "model", found)
+    theirs = mlflow.load_model(str(tmp_path / "model"))
+    frame = pd.DataFrame({"review": QUESTIONS})
+    assert theirs.predict(frame).tolist() == airlock.load(released, vault=vault).predict(frame).tolist()
+
+
+def test_a_model_without_privacy_to_compare_with_is_a_head_on_the_same_features(place: Path) -> None:
+    found = train_openly(from_table(table(place)))
+    assert found.utility.accuracy > 0.7
+    assert found.parameters < 10_000
+
+
+def test_a_look_at_a_table_of_texts_tells_what_is_in_the_way(place: Path, tmp_path: Path) -> None:
+    config = from_table(table(place))
+    assert not check_table(place / "reviews.csv", config.data)
+    (tmp_path / "d.csv").write_text("text,verdict\nfine,good\n", encoding="utf-8")
+    found = check_table(tmp_path / "d.csv", config.data)
+    assert any(one.where == "column 'review'" and "not in the file" in one.what for one in found)
+
+
 @pytest.mark.parametrize("name", ["answers/head", "answers/per-query", "answers/votes", "twin/sharded"])
 def test_other_methods_with_heads_on_the_same_features_make_releases_that_verify(
     place: Path, vault: Path, tmp_path: Path, name: str
@@ -196,13 +247,39 @@ def test_other_methods_with_heads_on_the_same_features_make_releases_that_verify
 def test_a_release_is_attacked_and_weighed(place: Path, released: Path, vault: Path) -> None:
     found = airlock.audit(released, vault=vault, data_dir=place, data=str(place / "reviews.csv"), shadows=4)
     views = {attack.view for attack in found.dossier.audit.attacks if attack.aim == "membership"}
-    assert {"white-box", "black-box"} <= views
+    assert {"white-box", "black-box", "labels"} <= views
+    assert "label only, tokens left out" in {attack.name for attack in found.dossier.audit.attacks}
     assert "The bundle verifies: its files, its card and its ε agree." in airlock.gate(released, vault=vault).release
 
 
-def test_people_are_protected_as_a_whole(place: Path, tmp_path: Path, vault: Path) -> None:
-    import pandas as pd
+def test_a_named_source_by_a_tokenizer_of_one_s_own_is_released_verified_and_audited(
+    place: Path, tmp_path: Path, vault: Path
+) -> None:
+    """The bundle names no path: whoever audits it reads the records by the bundle's own tokenizer."""
+    write_sst2(tmp_path / "data" / "sst2", 300)
+    own = tmp_path / "tokenizer.json"
+    own.write_text(tokenizer_json().replace('"good": 3, "fine": 4', '"fine": 3, "good": 4'), encoding="utf-8")
+    asked = table(place, method="head")
+    asked["data"] = {"source": "sst2", "records": 300, "test_records": 10, "tokens": TOKENS, "tokenizer": str(own)}
+    airlock.release(asked, out=tmp_path / "out", vault=vault, data_dir=tmp_path / "data")
+    assert not failed(tmp_path / "out", vault)
+    assert "tokenizer" not in (tmp_path / "out" / "config.toml").read_text(encoding="utf-8")
+    found = airlock.audit(tmp_path / "out", vault=vault, data_dir=tmp_path / "data", shadows=4)
+    assert found.dossier.audit.attacks
+    with pytest.raises(ConfigError, match="the tokenizer that the release was made with"):
+        audit_bundle(tmp_path / "out", overrides={"data.tokenizer": "minilm"}, vault=vault, data_dir=tmp_path / "data")
 
+
+def test_a_public_part_whitens_the_features(place: Path, tmp_path: Path, vault: Path) -> None:
+    parts = {"public": 0.2, "test": 0.2, "holdout": 0.1}
+    asked = table(place, method="head", settings={"public": "split"}) | {"split": parts}
+    made = airlock.release(asked, out=tmp_path / "out", vault=vault)
+    assert made.bundle.card.network is not None
+    assert made.bundle.card.network.name == "minilm-white-linear"
+    assert not failed(tmp_path / "out", vault)
+
+
+def test_people_are_protected_as_a_whole(place: Path, tmp_path: Path, vault: Path) -> None:
     frame = pd.read_csv(place / "reviews.csv").assign(who=[f"reader {i % 100}" for i in range(RECORDS)])
     asked = table(place, data={"person": "who", "people": 100})
     asked["data"]["source"] = frame
@@ -233,7 +310,7 @@ def test_a_method_that_takes_numbers_or_images_is_refused_at_plan_time(place: Pa
         ({"channel": "answers", "settings": {"features": "pixels"}}, 'features = "minilm" for texts'),
         ({"channel": "student"}, "a method for texts"),
         ({"channel": "features"}, "a method for texts"),
-        ({"data": {"tokens": 40}}, "texts of at most 32 tokens"),
+        ({"data": {"tokens": 80}}, "texts of at most 64 tokens"),
     ],
 )
 def test_what_cannot_be_for_texts_is_refused_at_plan_time(place: Path, change: dict[str, Any], words: str) -> None:
@@ -242,8 +319,6 @@ def test_what_cannot_be_for_texts_is_refused_at_plan_time(place: Path, change: d
 
 
 def test_an_encoder_for_texts_is_refused_for_other_data_and_for_other_tokenizers(place: Path, tmp_path: Path) -> None:
-    from tests.texts import tokenizer_json
-
     own = tmp_path / "tokenizer.json"
     own.write_text(tokenizer_json().replace('"was": 14', '"was": 99'), encoding="utf-8")
     with pytest.raises(ConfigError, match="the tokenizer of MiniLM-L6"):

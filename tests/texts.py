@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+from airlock.data import text as texts
+from airlock.nets import bert
 
 WORDS = ("good", "fine", "great", "bad", "dull", "poor", "film", "plot", "actor", "the", "a", "was")
 SPECIAL = ("[UNK]", "[CLS]", "[SEP]")
@@ -48,7 +54,7 @@ def reviews(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
     return texts, labels
 
 
-SIZES = {"width": 16, "layers": 1, "heads": 2, "positions": 32}  # of the tiny encoder
+SIZES = {"width": 16, "layers": 1, "heads": 2, "positions": 64}  # of the tiny encoder
 WHEEL = "tiny_wheel"
 
 
@@ -79,3 +85,14 @@ def write_encoder(folder: Path, seed: int = 0) -> Path:
         weights |= {f"{name}.weight": np.ones(width, np.float32), f"{name}.bias": np.zeros(width, np.float32)}
     safetensors.numpy.save_file(weights, model / "model.safetensors")
     return model
+
+
+@contextlib.contextmanager
+def tiny_encoder(folder: Path) -> Iterator[None]:
+    """MiniLM's place is taken by a tiny encoder."""
+    write_encoder(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setattr(texts, "_WHEEL", WHEEL)
+        patch.setattr(bert, "MINILM", bert.BertSizes(tokens=len(SPECIAL) + len(WORDS), **SIZES))
+        yield

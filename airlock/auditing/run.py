@@ -172,7 +172,7 @@ def attack(
         return _measured(target, _quick(target, attack_set), untold, attack_set)
     found, untested = list(_quick(target, attack_set)), [UNLIKE] if settings.like == "plain" else []
     works: list[Callable[[], list[Scores]]] = [
-        lambda: _labels(target, attack_set, settings, seed, run),
+        lambda: _labels(target, attack_set, settings, seed, run, split.facts.vocabulary is not None),
         lambda: _shadowed(target, attack_set, split, settings, seed, run, channel),
         lambda: [_learned(target, attack_set, split.test, settings, seed, run)],
     ]
@@ -214,7 +214,7 @@ def attack_answers(
     attack_set, stream = attack_set.limited(each, seed), Stream.from_system()
     found = [query_attack.repeated(answerer, attack_set.members, attack_set.others, stream.child("again"), each)]
     if settings:
-        kinds, own = _kinds(attack_set.others), stream.child("altered")
+        kinds, own = _kinds(attack_set.others, split.facts.vocabulary is not None), stream.child("altered")
         found += query_attack.altered(
             answerer, attack_set.members, attack_set.others, kinds, settings.queries, seed, own, run or Run(), each
         )
@@ -271,17 +271,21 @@ def _external(name: str, target: Target, attack_set: AttackSet, test: Records, s
     return [external.score(name, target, attack_set, test, seed)]
 
 
-def _labels(target: Target, attack_set: AttackSet, settings: AuditSettings, seed: int, run: Run) -> list[Scores]:
+def _labels(
+    target: Target, attack_set: AttackSet, settings: AuditSettings, seed: int, run: Run, texts: bool
+) -> list[Scores]:
     device = next(target.net.parameters()).device
     answer = labels_of(target.net)
     return [
         label_only(answer, attack_set.members, attack_set.others, chosen, seed, device, run.progress)
-        for chosen in (LabelSettings(kind=kind, queries=settings.queries) for kind in _kinds(attack_set.others))
+        for chosen in (LabelSettings(kind=kind, queries=settings.queries) for kind in _kinds(attack_set.others, texts))
     ]
 
 
-def _kinds(records: Records) -> tuple[Kind, ...]:
-    """How records are altered; decided on records that no guarantee covers."""
+def _kinds(records: Records, texts: bool = False) -> tuple[Kind, ...]:
+    """How records are altered; decided on records that no guarantee covers, and by whether they are texts."""
+    if texts:
+        return ("drop",)
     if records.x.ndim == 4:
         return "shift", "noise"
     return ("flip",) if np.isin(records.x[:1000], (0, 1)).all() else ("noise",)

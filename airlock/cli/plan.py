@@ -239,7 +239,10 @@ def _parts(config: ReleaseConfig, data_dir: Path | None) -> dict[str, Any]:
     sizes = {name: facts.expected(name, config.split) for name in names}
     target = facts.target
     predicts = {} if target is None else {"predicts": f"{in_unit(target.min, target)} to {in_unit(target.max, target)}"}
-    return {"counted": facts.counted, "sizes": sizes, "no_attacks": too_few(facts, config.split), **predicts}
+    reads = {} if facts.vocabulary is None else {
+        "reads": {"tokens": facts.shape[0], "vocabulary": facts.vocabulary, "tokenizer": facts.tokenizer}
+    }  # fmt: skip
+    return {"counted": facts.counted, "sizes": sizes, "no_attacks": too_few(facts, config.split), **predicts, **reads}
 
 
 def _print_table(made: Plan, parts: dict[str, Any], chosen: bool) -> None:
@@ -258,9 +261,16 @@ def _print_table(made: Plan, parts: dict[str, Any], chosen: bool) -> None:
         ("parts, about", ", ".join(f"{size:,} {name}" for name, size in parts["sizes"].items() if size)),
         *([("no attacks", parts["no_attacks"])] if parts["no_attacks"] else []),
         *([("predicts a number, from", parts["predicts"])] if "predicts" in parts else []),
+        *(_about_texts(parts["reads"]) if "reads" in parts else []),
         *((key.replace("_", " "), _number(value)) for key, value in made.details.items()),
     ]
     print_table(f"Plan: {made.channel}/{made.method}", ["", ""], [[key, str(value)] for key, value in rows])
+
+
+def _about_texts(reads: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a text becomes, and by which public tokenizer."""
+    said = f"its first {reads['tokens']:,} tokens, of {reads['vocabulary'] - 1:,}"
+    return [("reads of a text", said), ("tokenizer, SHA-256", str(reads["tokenizer"]))]
 
 
 def _search_json(made: Plan) -> dict[str, Any]:

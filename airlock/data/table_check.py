@@ -104,10 +104,16 @@ def _csv_rows(path: Path, found: list[Obstacle]) -> Iterator[list[str]]:
         first = stream.readline()
         counts = {one: first.count(one) for one in (",", *_SEPARATORS)}
         separator = max(counts, key=lambda one: counts[one])
-        if separator in _SEPARATORS:
+        own = path.suffix.lower() == ".tsv" and separator == "\t"
+        if separator in _SEPARATORS and not own:
             found.append(Obstacle(_FILE, f"{_SEPARATORS[separator]} between the columns", "Save it with commas."))
         stream.seek(0)
-        yield from (row for row in csv.reader(stream, delimiter=separator) if row)
+        rows = (
+            csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+            if own
+            else csv.reader(stream, delimiter=separator)
+        )
+        yield from (row for row in rows if row)
 
 
 def _parquet_rows(path: Path) -> Iterator[list[str]]:
@@ -122,7 +128,7 @@ def _parquet_rows(path: Path) -> Iterator[list[str]]:
 
 def _read(data: DataConfig) -> tuple[str, ...]:
     """The columns that a release reads."""
-    return tuple(name for name in (data.label, *data.columns, data.person) if name is not None)
+    return tuple(name for name in (data.label, data.text, *data.columns, data.person) if name is not None)
 
 
 def _declared(name: str, data: DataConfig | None) -> Column | None:
@@ -193,6 +199,8 @@ class _ColumnCells:
 
     def findings(self, data: DataConfig | None) -> Iterator[Obstacle]:
         """Everything about the column."""
+        if data is not None and self.name == data.text:
+            return
         category = self.declared is not None and self.declared.categories is not None
         whose = data is not None and self.name == data.person
         yield from self._about_gaps(category or whose)

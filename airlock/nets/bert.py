@@ -152,7 +152,11 @@ def minilm_linear(shape: tuple[int, ...], classes: int) -> Framed:
             f"records of shape {' × '.join(map(str, shape))}",
             do=f"Set data.tokens to {MINILM.positions} or less.",
         )
-    return Framed(nn.Sequential(Bert(MINILM, shape[0]), Unit()), MINILM.width, classes)
+    front = nn.Sequential(Bert(MINILM, shape[0]), Unit())
+    net = Framed(front, MINILM.width, classes)
+    for part in (front, net):  # that it takes texts, for whoever makes records up for it
+        vars(part)["vocabulary"] = MINILM.tokens + 1
+    return net
 
 
 def fill(net: Framed, folder: Path) -> None:

@@ -270,9 +270,9 @@ def test_suffixes() -> None:
 # The named source.
 
 
-def write_sst2(folder: Path) -> None:
+def write_sst2(folder: Path, records: int = 40) -> None:
     folder.mkdir(parents=True)
-    for name, count in (("train", 40), ("test", 10)):
+    for name, count in (("train", records), ("test", 10)):
         told, labels = reviews(count, seed=count)
         lines = [f"{text} \t{int(label == 'good')}" for text, label in zip(told, labels, strict=True)]
         content = "\n".join(["sentence\tlabel", *lines]).encode()

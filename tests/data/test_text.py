@@ -145,6 +145,7 @@ def test_a_text_of_any_length_costs_no_more_than_what_is_looked_at() -> None:
 
 
 def test_a_tokenizer_that_draws_random_numbers_is_refused() -> None:
+    parse_tokenizer.cache_clear()
     with pytest.raises(ConfigError, match="draws random numbers"):
         made(dropout=0.1)
 

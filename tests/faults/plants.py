@@ -38,6 +38,9 @@ from airlock.data import Records, Split
 from airlock.data import people as data_people
 from airlock.data import split as data_split
 from airlock.data import tables as tables_of_files
+from airlock.data import text as data_text
+from airlock.data.remarks import Fault
+from airlock.errors import DataError
 from airlock.ledger import Key, Ledger, tables
 from airlock.ledger.chain import RETURNED, Seal
 from airlock.ledger.mark import HighWaterMark
@@ -73,7 +76,7 @@ from airlock.methods.student import ensemble, teachers
 from airlock.methods.twin import sharded, sharded_case
 from airlock.methods.weights import head as weights_head
 from airlock.methods.weights.head import Head, HeadFigures
-from airlock.nets import domain, hugging_face
+from airlock.nets import bert, domain, hugging_face
 from airlock.serve import answer_handler
 from airlock.serve.answer_handler import Batcher
 from airlock.training import ClassWeights, Poisson, PrivateGradients, Resident, convex, devices, loop, private
@@ -768,6 +771,44 @@ def people_numbered_by_position(patch: Patch) -> None:
         return np.array([known[one] for one in ids], np.int64)
 
     patch.setattr(data_people, "number", number)
+
+
+def texts_cut_to_the_shortest_of_their_block(patch: Patch) -> None:
+    """As one would to save memory: whoever has a short text changes everybody's."""
+    encode = data_text.Tokenizer.encode
+
+    def cut(self: data_text.Tokenizer, name: str, cells: Sequence[str | None], *more: Any) -> Any:
+        block = encode(self, name, cells, *more)
+        block[:, max(1, int((block > 0).sum(1).min())) :] = 0
+        return block
+
+    patch.setattr(data_text.Tokenizer, "encode", cut)
+
+
+def a_text_that_cannot_be_encoded_stops_the_load(patch: Patch) -> None:
+    numbers = data_text.Tokenizer.numbers
+
+    def refusing(self: data_text.Tokenizer, text: str) -> list[int]:
+        found = numbers(self, text)
+        if isinstance(found, Fault):
+            raise DataError("texts that the tokenizer can encode", "another")
+        return found
+
+    patch.setattr(data_text.Tokenizer, "numbers", refusing)
+
+
+def tokenizers_may_draw_random_numbers(patch: Patch) -> None:
+    patch.setattr(data_text, "_RANDOM", ())
+
+
+def rows_of_text_cut_to_the_shortest(patch: Patch) -> None:
+    """A batch at one length: what is left of a text then hangs on who else is there."""
+
+    def by_length(net: nn.Module, x: Tensor) -> Iterator[tuple[Tensor | None, Tensor]]:
+        shortest = int((x >= 1).sum(1).min().clamp(min=1))
+        yield torch.arange(len(x)), x[:, :shortest].contiguous()
+
+    everywhere(patch, bert.by_length, by_length)
 
 
 def class_weights_above_one(patch: Patch) -> None:

@@ -19,6 +19,7 @@ from tests.bundle.signing import test_approval
 from tests.bundle.signing import test_signatures as of_signatures
 from tests.data import test_people as people_apart
 from tests.data import test_split, test_tables
+from tests.data import test_text as of_texts
 from tests.faults import checks, plants
 from tests.faults.bundles import of_a_bundle
 from tests.faults.catchers import (
@@ -48,7 +49,7 @@ from tests.methods.features import test_noised as of_noised
 from tests.methods.student import test_ensemble as of_ensemble
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
-from tests.nets import test_domain, test_hugging_face
+from tests.nets import test_bert, test_domain, test_hugging_face
 from tests.training import test_adaptive_clip, test_convex, test_loop, test_private, test_sampling
 from tests.training import test_class_weights as of_weights
 from tests.training import test_lots_of_people as of_people
@@ -190,6 +191,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("shards by content though people are declared", "data.split", plants.people_are_sharded_by_content, called(people_apart.test_a_person_less_changes_one_shard_by_her_alone)),
     Fault("a person's test records all counted", "data.split", plants.every_record_of_a_test_person_counts, called(people_apart.test_nobody_is_in_two_parts_and_a_test_person_has_one_record)),
     Fault("people are numbered by position", "data.people", plants.people_numbered_by_position, called(people_apart.test_a_number_and_a_place_follow_from_the_own_identifier)),
+    Fault("texts are cut to the shortest of their block", "data.text", plants.texts_cut_to_the_shortest_of_their_block, called(of_texts.test_what_a_text_becomes_depends_on_it_alone)),
+    Fault("a text that cannot be encoded stops the load", "data.text", plants.a_text_that_cannot_be_encoded_stops_the_load, called(of_texts.test_a_text_that_the_tokenizer_cannot_encode_leaves_its_record_out)),
+    Fault("a tokenizer that draws random numbers", "data.text", plants.tokenizers_may_draw_random_numbers, called(of_texts.test_a_tokenizer_that_draws_random_numbers_is_refused)),
+    Fault("rows of text are cut to the shortest of the batch", "nets.bert", plants.rows_of_text_cut_to_the_shortest, called(test_bert.test_rows_are_grouped_by_their_own_length_alone)),
     Fault("class weights above 1, after clipping", "class_weights", plants.class_weights_above_one, called(of_weights.one_record_counts_by_its_weight_and_at_most_once)),
     Fault("a head whose sensitivity forgets the largest class weight", "class_weights", plants.class_weights_above_one, called(weighted.a_heavy_record_moves_the_head_by_no_more_than_its_sensitivity)),
     Fault("head weights ignored", "Records", plants.records_weigh_one_each, court_of_people("answers/head", 500)),

@@ -2,8 +2,9 @@
 
 In: a model that returns labels and nothing else, and records. Out: the share of queries, including the record itself,
 that are answered with the record's true label. For images the queries are shifted copies, or copies with Gaussian noise
-of several levels; for binary features some of them are flipped. The attacker knows the record's true label, and needs
-no shadow model. Noise levels and numbers of queries are settings: nothing is chosen on the records that are measured.
+of several levels; for binary features some of them are flipped; from texts some tokens are left out. The attacker knows
+the record's true label, and needs no shadow model. Noise levels and numbers of queries are settings: nothing is chosen
+on the records that are measured.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from airlock.errors import DataError
 from airlock.training.devices import to_input
 from airlock.training.loop import Progress, mix
 
-Kind = Literal["shift", "noise", "flip"]
+Kind = Literal["shift", "noise", "flip", "drop"]
 
 _NAMES: dict[Kind, str] = {
     "shift": "label only, shifted",
     "noise": "label only, noise",
     "flip": "label only, flipped features",
+    "drop": "label only, tokens left out",
 }
 _BLOCK = 1000
 
@@ -40,9 +42,9 @@ class LabelSettings(Frozen):
     """What is asked about a record besides the record itself.
 
     Args:
-        kind: "shift" (images), "noise" (anything continuous) or "flip" (features that are 0 or 1).
+        kind: "shift" (images), "noise" (anything continuous), "flip" (features that are 0 or 1) or "drop" (texts).
         queries: How many altered copies of a record. Shifts are ordered by distance, nearest first, without repetition.
-        levels: Standard deviations of the noise, or shares of the features that are flipped; cycled through in turn.
+        levels: Standard deviations of the noise, or shares of what is flipped or left out; cycled through in turn.
         repeats: How many times the attack is repeated with fresh noise; the first run gives the scores.
     """
 
@@ -128,9 +130,17 @@ def queries(x: Tensor, settings: LabelSettings, seed: int) -> Iterator[Tensor]:
         level = settings.levels[i % len(settings.levels)]
         if settings.kind == "noise":
             yield x + level * torch.randn(x.shape, generator=generator, device=x.device)
-        else:
-            flipped = torch.rand(x.shape, generator=generator, device=x.device) < level
-            yield torch.where(flipped, 1 - x, x)
+            continue
+        chosen = torch.rand(x.shape, generator=generator, device=x.device) < level
+        yield torch.where(chosen, 1 - x, x) if settings.kind == "flip" else _without(x, chosen)
+
+
+def _without(x: Tensor, dropped: Tensor) -> Tensor:
+    """Texts without these tokens; what is left moves together, and the first token of a text stays."""
+    dropped = dropped.clone()
+    dropped[:, 0] = False
+    left = torch.where(dropped, torch.zeros_like(x), x)
+    return left.gather(1, (left == 0).to(torch.int8).argsort(dim=1, stable=True))
 
 
 def shifts(count: int) -> list[tuple[int, int]]:

@@ -144,7 +144,7 @@ def check_upload(repo: str) -> None:
 
 def front_matter(card: Card, said: Mapping[str, object] | None = None) -> str:
     """The metadata that the Hub reads, as YAML: one JSON value for each key, which YAML takes as it is."""
-    kind = "image" if len(card.data.shape) == _IMAGE_AXES else "tabular"
+    kind = "image" if len(card.data.shape) == _IMAGE_AXES else "tabular" if card.data.vocabulary is None else "text"
     task = f"{kind}-classification" if card.data.target is None else f"{kind}-regression"
     table: dict[str, Any] = {
         **_license(said or {}),

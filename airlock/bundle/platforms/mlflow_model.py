@@ -131,6 +131,8 @@ def _signature(schema: InputSchema) -> Any:
     if schema.kind == "table":
         any_type: Any = AnyType  # which has no types of its own
         rows = Schema([ColSpec(any_type(), name) for name in schema.by_name])
+    elif schema.text is not None:
+        rows = Schema([ColSpec(DataType.string, schema.text.name)])
     else:
         kind = np.dtype(np.uint8 if schema.kind == "image" else np.float64)
         rows = Schema([TensorSpec(kind, (-1, *schema.shape))])
@@ -142,6 +144,9 @@ def _example(schema: InputSchema) -> tuple[dict[str, Any], dict[str, str]]:
     if schema.kind == "table":
         cells = [_cell(column) for column in schema.by_name.values()]
         return {"columns": list(schema.by_name), "data": [cells]}, {"type": "dataframe", "pandas_orient": "split"}
+    if schema.text is not None:
+        text = {"columns": [schema.text.name], "data": [["A text of your own."]]}
+        return text, {"type": "dataframe", "pandas_orient": "split"}
     row = np.zeros((1, *schema.shape), np.uint8 if schema.kind == "image" else np.float64)
     return {"inputs": row.tolist()}, {"type": "ndarray", "format": "tf-serving"}
 

@@ -92,3 +92,18 @@ def test_what_it_cannot_alter_is_refused() -> None:
         robustness(labels_of(here.target), flat, SHIFT, 0)
     with pytest.raises(DataError, match="0 or 1"):
         robustness(labels_of(here.target), here.pool, LabelSettings(kind="flip"), 0)
+
+
+def test_from_a_text_some_tokens_are_left_out_and_the_others_move_together() -> None:
+    x = torch.tensor([[5.0, 4.0, 3.0, 2.0, 1.0, 0.0, 0.0], [7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    first, *copies = queries(x, LabelSettings(kind="drop", queries=20, levels=(0.5,)), 0)
+    assert torch.equal(first, x)
+    lengths = set()
+    for copy in copies:
+        assert torch.equal(copy[1], x[1])
+        left = copy[0][copy[0] > 0].tolist()
+        assert left[0] == 5.0
+        assert left == sorted(left, reverse=True)
+        assert torch.equal(copy[0, len(left) :], torch.zeros(7 - len(left)))
+        lengths.add(len(left))
+    assert len(lengths) > 2
