@@ -54,7 +54,7 @@ def _asked(answer: Answer, x: Tensor) -> Tensor:
         return answer(x)
     parts: list[tuple[Tensor | None, Tensor]] = [(rows, answer(part)) for rows, part in by_length(answer, x)]
     if not parts or parts[0][0] is None:
-        return parts[0][1] if parts else answer(x)
+        return parts[0][1] if parts else torch.empty(0)
     found = parts[0][1].new_empty(len(x), *parts[0][1].shape[1:])
     for rows, part in parts:
         found[rows] = part
