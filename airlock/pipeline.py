@@ -778,7 +778,7 @@ def train_openly(
         learnt: nn.Module = nn.Sequential(net.centre, net.head)
         records = Records(_features(net.front, records, run), records.y, records.person)
     else:
-        name = nets.default_name(facts.shape) if config.net == "auto" else config.net
+        name = nets.default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
         learnt = net = nets.create(name, facts.shape, len(facts.classes), config.seed)
     fit(learnt, Resident(records, run.device), batches, PlainGradients(), recipe, config.seed, run,
         label=f"training on {part} records without noise")  # fmt: skip
