@@ -27,6 +27,7 @@ from airlock.bundle.signing.approval import refuse_rejected
 from airlock.bundle.signing.keys import PublicKey
 from airlock.bundle.vault import Vault
 from airlock.bundle.verify import read_verified
+from airlock.config import TargetRange
 from airlock.data.text import Tokenizer, parse_tokenizer
 from airlock.errors import FormatError, Refused
 from airlock.mechanisms import Stream
@@ -112,6 +113,28 @@ class NetAnswerer(Answerer):
         return Answers(np.where(whole, values.argmax(axis=1), -1).astype(np.int64), values)
 
 
+class NumberAnswerer(Answerer):
+    """Predicts a number by a network that has left, as `airlock.load` does; draws no noise.
+
+    A row whose outputs overflow gets no number: label −1, value 0.
+
+    Args:
+        interface: The network's inputs; it has no classes.
+        session: An ONNX Runtime session with input `input` and output `prediction`.
+        target: The range of the number.
+    """
+
+    def __init__(self, interface: Interface, session: Any, target: TargetRange) -> None:
+        super().__init__(interface)
+        self._session, self._target = session, target
+
+    def answer(self, x: NDArray[np.float32], reservation: Reservation, stream: Stream) -> Answers:
+        """The number of each row as the only column of values, its label 0; the stream is not read."""
+        numbers = export.predicted(self._session, x, self._target)
+        whole = np.isfinite(numbers)
+        return Answers(np.where(whole, 0, -1).astype(np.int64), np.where(whole, numbers, 0.0)[:, None])
+
+
 def open_reader(folder: Path, card: Card) -> Tokenizer | None:
     """The tokenizer of a bundle whose records are texts, which is the one that its card names; None for others."""
     text = None if card.inputs is None else card.inputs.text
@@ -144,12 +167,8 @@ def open_answerer(
     net = found.card.network
     if net is None:
         return found.card, from_vault(found.card, vault or Vault.open())
-    if net.target is not None:
-        raise Refused(
-            "a network that tells classes apart",
-            "one that predicts a number",
-            "The protocol of the service has logits and labels.",
-            "Ask it with `airlock predict` or `airlock.load`: its answers cost nothing.",
-        )
     interface = Interface("logits", net.input_shape, net.classes, None, "an answer, which costs nothing", {})
-    return found.card, NetAnswerer(interface, export.open_onnx(found.files.read(bundle.ONNX)))
+    session = export.open_onnx(found.files.read(bundle.ONNX))
+    if net.target is not None:
+        return found.card, NumberAnswerer(interface, session, net.target)
+    return found.card, NetAnswerer(interface, session)

@@ -363,6 +363,15 @@ def open_onnx(content: bytes) -> Any:
     return ort.InferenceSession(content, sess_options=options, providers=["CPUExecutionProvider"])
 
 
+def predicted(session: Any, x: Floats, target: TargetRange) -> NDArray[np.float64]:
+    """The number that a network's file gives for each row, within its declared range; NaN where its outputs overflow.
+
+    The file clamps too, in single precision, which may round an end of the range to a number just beyond it.
+    """
+    found = np.asarray(session.run([PREDICTION], {"input": x})[0], np.float64).reshape(-1)
+    return np.clip(found, target.min, target.max)
+
+
 def largest_difference(
     session: Any, net: nn.Module, shape: tuple[int, ...], target: TargetRange | None = None
 ) -> float:

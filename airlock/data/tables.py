@@ -133,7 +133,7 @@ def _parsed(cells: Cells, column: Column) -> tuple[NDArray[np.float64], NDArray[
             continue
         try:
             values[i] = as_days(cell) if column.sort == "date" else float(cell if "_" not in cell else "")
-        except ValueError:
+        except (ValueError, OverflowError):
             wrong.append(i)
     if column.missing is not None:  # where an empty cell has a meaning, so has one that says NaN
         empty |= np.isnan(values)
@@ -145,12 +145,10 @@ def as_days(cell: str) -> float:
 
     Raises:
         ValueError: It is something else.
+        OverflowError: It is before the first day that there is, or after the last.
     """
     moment = datetime.fromisoformat(cell.strip())
-    try:
-        return as_number((moment if moment.tzinfo is None else moment.astimezone(UTC)).date())
-    except OverflowError as error:  # of the first day or the last that there are
-        raise ValueError(cell) from error
+    return as_number((moment if moment.tzinfo is None else moment.astimezone(UTC)).date())
 
 
 def missing(name: str) -> Fault:

@@ -108,8 +108,9 @@ class Answers:
     """Answers as they leave, one row per query.
 
     Args:
-        labels: The class; −1 if the answer is that there is none.
-        values: Noisy logits or probabilities, one column per class; None if only labels are given.
+        labels: The class, or 0 beside a number; −1 if the answer is that there is none.
+        values: Noisy logits or probabilities, one column per class; None if only labels are given. Where a network that
+            has left predicts a number, that number in one column.
     """
 
     labels: NDArray[np.int64]

@@ -26,7 +26,7 @@ from airlock.ledger.ledger import Ledger
 from airlock.ledger.transaction import Charge, Replay, Spend
 from airlock.mechanisms import Stream
 from airlock.methods.interface import Answerer, Answers, Reservation
-from airlock.serve.problems import failed
+from airlock.serve.problems import Problem, failed
 from airlock.serve.protocol import Query, write_outputs
 
 # Off the event loop.
@@ -186,6 +186,8 @@ class AnswerHandler:
         try:
             answers = await self._batcher.answer(query.x, reservation, client)
             return write_outputs(answers, query, self._answerer.interface)
+        except Problem:  # a row has no number, which only free answers are
+            raise
         except Exception as error:  # noqa: BLE001 - its message may contain inputs: only its type is reported
             _log.error("answering failed: %s", type(error).__name__)
             raise failed() from None

@@ -252,8 +252,9 @@ def _add_routes(web: FastAPI, app: App) -> None:
             "/metrics": schema.gives(text, "In Prometheus' format.", "text/plain")
             | schema.problems(401, 403, 429, 503),
             "/openapi.json": schema.gives({"type": "object"}, "This.")}  # fmt: skip
-    extra = {"/v2/models/{name}/infer": schema.infer(interface, app.service.limits, app.service.schema)}
-    extra |= {"/budget": schema.guarded(), "/metrics": schema.guarded()}
+    keys = app.service.keys is not None
+    extra = {"/v2/models/{name}/infer": schema.infer(interface, app.service.limits, app.service.schema, keys=keys)}
+    extra |= dict.fromkeys(("/budget", "/metrics"), schema.guarded(keys))
 
     async def openapi() -> Response:
         """The description of this service for programs."""

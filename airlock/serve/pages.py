@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse
 
 from airlock.bundle.rendering.page import MARKS, allow_script, room_environment, tight
 from airlock.ledger.ledger import Balance
-from airlock.serve.protocol import INPUT, column_type, output_names
+from airlock.serve.protocol import INPUT, column_type, output_names, predicts_number
 from airlock.serve.service import Service
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # noqa: E501
@@ -80,6 +80,7 @@ def docs_page(service: Service, routes: list[tuple[str, str, str, str]]) -> str:
         example=_example(service),
         numbers=math.prod(interface.input_shape),
         outputs=output_names(interface, service.schema),
+        number=predicts_number(interface),
     )
 
 

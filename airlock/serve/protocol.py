@@ -9,6 +9,9 @@ dates, null where a value is missing. They are encoded as the records were. A ro
 the batch, and nothing is charged; the output `clamped` says which rows have a value outside its range that counts as
 the nearest end. Rows that the client has encoded itself may still come as `input`.
 
+Where a network that has left predicts a number, there are no classes: the answer is one tensor, `prediction`, as in the
+bundle's model.onnx: FP32 of shape (rows, 1), in the unit of the target and within its declared range.
+
 A request's body is limited in size and time, and must be strict JSON.
 """
 
@@ -27,8 +30,10 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
 from airlock._version import VERSION
+from airlock.bundle.export import PREDICTION
 from airlock.bundle.receiving.input_schema import InputSchema, NamedColumn
-from airlock.bundle.receiving.rows import encode, encode_cells
+from airlock.bundle.receiving.model import OVERFLOW
+from airlock.bundle.receiving.rows import RowNote, encode, encode_cells
 from airlock.data.remarks import Faults
 from airlock.data.tables import Cells
 from airlock.data.text import Tokenizer
@@ -117,6 +122,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 INPUT = "input"
 LABEL, CLASS, VALUES, CLAMPED = "label", "class", "values", "clamped"
+NUMBER = "FP32"  # the datatype of a prediction, in model.onnx too
 _IMAGE_AXES = 3
 _WHOLE = "A batch is answered completely or not at all. Nothing was charged."
 _NUMBERS = {int, float}
@@ -149,8 +155,16 @@ class Query:
 
 def output_names(interface: Interface, schema: InputSchema | None = None) -> tuple[str, ...]:
     """The available tensors."""
+    clamped = (CLAMPED,) if schema is not None and schema.columns else ()
+    if predicts_number(interface):
+        return (PREDICTION, *clamped)
     values = () if interface.gives == "label" else (VALUES,)
-    return (LABEL, CLASS, *values, *((CLAMPED,) if schema is not None and schema.columns else ()))
+    return (LABEL, CLASS, *values, *clamped)
+
+
+def predicts_number(interface: Interface) -> bool:
+    """Whether an answer is a number: then there are no classes."""
+    return not interface.classes
 
 
 def server_metadata() -> dict[str, Any]:
@@ -163,7 +177,7 @@ def model_metadata(
 ) -> dict[str, Any]:
     """`GET /v2/models/{name}`."""
     shapes = {LABEL: ("INT64", [-1]), CLASS: ("BYTES", [-1]), VALUES: ("FP64", [-1, len(interface.classes)])}
-    shapes[CLAMPED] = ("BOOL", [-1])
+    shapes |= {CLAMPED: ("BOOL", [-1]), PREDICTION: (NUMBER, [-1, 1])}
     inputs = [{"name": INPUT, "datatype": "FP32", "shape": [-1, *interface.input_shape]}]
     if schema is not None and schema.columns:
         inputs = [{"name": one.name, "datatype": column_type(one), "shape": [-1]} for one in schema.columns]
@@ -229,7 +243,11 @@ def read_query(
 
 
 def write_outputs(answers: Answers, query: Query, interface: Interface) -> bytes:
-    """The tensors of an answer, as JSON; a replay returns exactly this."""
+    """The tensors of an answer, as JSON; a replay returns exactly this.
+
+    Raises:
+        Problem: There is no number for a row: JSON has none that would say so. It cost nothing.
+    """
     labels = answers.labels.tolist()
     rows, tensors = len(labels), []
     for name in query.outputs:
@@ -239,6 +257,10 @@ def write_outputs(answers: Answers, query: Query, interface: Interface) -> bytes
             tensors.append(_output(CLASS, "BYTES", [rows], [_class(label, interface) for label in labels]))
         elif name == CLAMPED:
             tensors.append(_output(CLAMPED, "BOOL", [rows], query.clamped.tolist()))
+        elif answers.values is not None and name == PREDICTION:
+            if without := [place + 1 for place, label in enumerate(labels) if label < 0]:
+                raise _unfit("rows with a number as answer", str(RowNote(OVERFLOW, tuple(without))), _WHOLE)
+            tensors.append(_output(PREDICTION, NUMBER, list(answers.values.shape), answers.values.ravel().tolist()))
         elif answers.values is not None:
             tensors.append(_output(VALUES, "FP64", list(answers.values.shape), answers.values.ravel().tolist()))
     return json.dumps(tensors, allow_nan=False, separators=(",", ":")).encode()

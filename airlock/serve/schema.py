@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from airlock.bundle.export import PREDICTION
 from airlock.bundle.receiving.input_schema import InputSchema, NamedColumn, TextColumn
 from airlock.methods.interface import Interface
 from airlock.serve.problems import KINDS, MEDIA_TYPE
-from airlock.serve.protocol import INPUT, column_type, output_names
+from airlock.serve.protocol import INPUT, NUMBER, column_type, output_names, predicts_number
 from airlock.serve.service import ServiceLimits
 
 BEARER = {"type": "http", "scheme": "bearer", "description": "A token from `airlock keys add`."}
@@ -42,12 +43,14 @@ def table(**members: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "required": sorted(members), "properties": members}
 
 
-def guarded() -> dict[str, Any]:
-    """A route that needs a key."""
-    return {"security": [{"key": []}]}
+def guarded(keys: bool = True) -> dict[str, Any]:
+    """A route that needs a key, where the service has any."""
+    return {"security": [{"key": []}]} if keys else {}
 
 
-def infer(interface: Interface, limits: ServiceLimits, rows: InputSchema | None = None) -> dict[str, Any]:
+def infer(
+    interface: Interface, limits: ServiceLimits, rows: InputSchema | None = None, *, keys: bool = True
+) -> dict[str, Any]:
     """The request of `infer`, as precisely as JSON Schema can describe it."""
     whole, names = _encoded(interface, limits), list(output_names(interface, rows))
     columns = () if rows is None else rows.columns
@@ -80,7 +83,7 @@ def infer(interface: Interface, limits: ServiceLimits, rows: InputSchema | None 
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     }
     body = {"required": True, "content": {"application/json": {"schema": request}}}
-    return guarded() | {"requestBody": body, "parameters": [key]}
+    return guarded(keys) | {"requestBody": body, "parameters": [key]}
 
 
 def _raw(column: NamedColumn, limits: ServiceLimits) -> dict[str, Any]:
@@ -147,13 +150,28 @@ def _encoded(interface: Interface, limits: ServiceLimits) -> dict[str, Any]:
 
 def answer(interface: Interface, rows: InputSchema | None = None) -> dict[str, Any]:
     """The response of `infer`."""
-    tensor = table(
-        name={"enum": list(output_names(interface, rows))},
-        datatype=_TEXT,
-        shape=_list("integer"),
-        data={"type": "array"},
-    )
+    names = list(output_names(interface, rows))
+    tensor: dict[str, Any] = _output({"enum": names}, _TEXT, _list("integer"), {"type": "array"})
+    if predicts_number(interface):
+        others = [name for name in names if name != PREDICTION]
+        more = [_output({"enum": others}, _TEXT, _list("integer"), {"type": "array"})] if others else []
+        tensor = {"anyOf": [_number(rows), *more]}
     return table(model_name=_TEXT, model_version=_TEXT, outputs={"type": "array", "items": tensor})
+
+
+def _number(rows: InputSchema | None) -> dict[str, Any]:
+    """The tensor of the numbers that are predicted, with their range and unit where they are known."""
+    number: dict[str, Any] = {"type": "number"}
+    said = {}
+    if rows is not None and rows.target is not None:
+        number |= {"minimum": rows.target.min, "maximum": rows.target.max}
+        said = {"description": f"{rows.label or PREDICTION}: {rows.gives}; one for each row."}
+    shape = {"type": "array", "prefixItems": [{"type": "integer"}, {"const": 1}], "minItems": 2, "maxItems": 2}
+    return _output({"const": PREDICTION}, {"const": NUMBER}, shape, {"type": "array", "items": number} | said)
+
+
+def _output(name: Any, datatype: Any, shape: Any, data: Any) -> dict[str, Any]:
+    return table(name=name, datatype=datatype, shape=shape, data=data)
 
 
 def metadata() -> dict[str, Any]:

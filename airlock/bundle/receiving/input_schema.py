@@ -120,6 +120,14 @@ class InputSchema(Frozen):
         return {column.name: column for column in self.columns}
 
     @property
+    def gives(self) -> str:
+        """What is predicted, in words."""
+        if self.target is not None:
+            unit = f", in {self.target.unit}" if self.target.unit else ""
+            return f"a number from {_shown(self.target.min)} to {_shown(self.target.max)}{unit}"
+        return f"one of {', '.join(self.classes[:_SHOWN])}{', …' if len(self.classes) > _SHOWN else ''}"
+
+    @property
     def example(self) -> dict[str, float | str]:
         """A row of a table that fits."""
         return {column.name: column.example for column in self.columns}

@@ -29,11 +29,11 @@ from airlock.bundle.signing.approval import refuse_rejected
 from airlock.bundle.signing.keys import PublicKey
 from airlock.bundle.vault import Vault
 from airlock.bundle.verify import read_verified
-from airlock.config import parse_toml
+from airlock.config import TargetRange, parse_toml
 from airlock.data.text import Tokenizer, parse_tokenizer
 from airlock.errors import AirlockWarning, DataError, Refused
 
-_OVERFLOW = "a number so far from what the network was trained on that its outputs overflow"
+OVERFLOW = "a number so far from what the network was trained on that its outputs overflow"
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class ReleasedModel:
         labels, chances = np.full(count, -1, np.int64), np.full((count, len(self.classes)), np.nan)
         refused = block.refused
         if self.schema.target is not None:
-            return self._numbers(block, first)
+            return self._numbers(block, first, self.schema.target)
         if block.kept.any():
             logits = np.asarray(self._session.run(["logits"], {"input": block.x[block.kept]})[0], np.float64)  # type: ignore[attr-defined]
             whole = np.isfinite(logits).all(axis=1)
@@ -182,20 +182,19 @@ class ReleasedModel:
             labels[places[whole]] = logits[whole].argmax(axis=1)
             chances[places[whole]] = _softmax(logits[whole])
             if not whole.all():
-                refused += (RowNote(_OVERFLOW, tuple(first + one + 1 for one in places[~whole].tolist())),)
+                refused += (RowNote(OVERFLOW, tuple(first + one + 1 for one in places[~whole].tolist())),)
         return Predictions(labels, chances, self.classes, refused, block.clamped)
 
-    def _numbers(self, block: EncodedRows, first: int) -> Predictions:
+    def _numbers(self, block: EncodedRows, first: int, target: TargetRange) -> Predictions:
         """The same where a number is predicted."""
         count, refused = len(block.x), block.refused
         labels, numbers = np.full(count, -1, np.int64), np.full(count, np.nan)
         if block.kept.any():
-            found = self._session.run([export.PREDICTION], {"input": block.x[block.kept]})[0]  # type: ignore[attr-defined]
-            found = np.asarray(found, np.float64).reshape(-1)
+            found = export.predicted(self._session, block.x[block.kept], target)  # type: ignore[attr-defined]
             whole, places = np.isfinite(found), np.flatnonzero(block.kept)
             labels[places[whole]], numbers[places[whole]] = 0, found[whole]
             if not whole.all():
-                refused += (RowNote(_OVERFLOW, tuple(first + one + 1 for one in places[~whole].tolist())),)
+                refused += (RowNote(OVERFLOW, tuple(first + one + 1 for one in places[~whole].tolist())),)
         return Predictions(labels, np.empty((count, 0)), (), refused, block.clamped, numbers)
 
 
