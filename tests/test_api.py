@@ -90,6 +90,7 @@ NO_VERBS = {
     "predict": ("two lines: load, then predict", "airlock.api:load"),
     "pretrain": ("reads no private record, and fills a cache", "airlock.training.front_ends.pretrain:front_weights"),
     "register": ("several commands", "airlock.ledger:Register"),
+    "reproduce": ("reads benchmarks alone, and releases nothing", "airlock.reproduction:reproduce"),
     "serve": ("a process of its own", "airlock.serve.run:serve"),
 }
 

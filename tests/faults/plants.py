@@ -631,7 +631,7 @@ def renyi_without_delta(patch: Patch) -> None:
     """The divergence of the best order, without what δ costs at that order."""
 
     def epsilon(event: dpa.DpEvent, delta: float, orders: Sequence[int] | None = None) -> float:
-        with epsilon_module._quiet():
+        with epsilon_module.quiet():
             accountant = epsilon_module.rdp.RdpAccountant(orders)
             accountant.compose(event)
             return float(np.min(accountant._rdp[1:] if len(accountant._rdp) > 1 else accountant._rdp))
@@ -1339,7 +1339,7 @@ def a_residual_is_not_clamped(patch: Patch) -> None:
 
 def cells_of_a_list_take_one_type(patch: Patch) -> None:
     """As numpy makes them: one cell of text makes text of all numbers."""
-    patch.setattr(memory, "values_of", np.asarray)
+    patch.setattr(memory, "as_array", np.asarray)
 
 
 def numbers_in_a_column_of_dates_are_days(patch: Patch) -> None:
