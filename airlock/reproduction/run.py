@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -112,6 +113,8 @@ def reproduce(
     """
     paper = named_paper(name)
     items = chosen_items(paper, only)
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise ConfigError("device auto, cpu or cuda", f"'{device}'")
     name = stem(paper, quick)
     place = Workplace(data_dir, replace(run or Run(), device=choose_device(device)))
     with _Rows(out, out / f"{name}.jsonl") as rows:

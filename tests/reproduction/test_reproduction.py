@@ -64,6 +64,8 @@ def test_a_paper_an_item_and_rows_that_are_not_there_are_named(tmp_path: Path) -
         reproduce("twn", tmp_path)
     with pytest.raises(ConfigError, match="found 'table-55'"):
         reproduce("answers", tmp_path, ["table-55"])
+    with pytest.raises(ConfigError, match="found 'moon'"):
+        reproduce("answers", tmp_path, ["table-6"], device="moon")
     (tmp_path / "answers.jsonl").write_text('{"experiment": "network"}\n')
     with pytest.raises(OutputError, match=r"a row in line 1"):
         reproduce("answers", tmp_path, ["table-6"], device="cpu")
