@@ -78,10 +78,12 @@ def test_one_run_at_a_time_writes_the_rows(tmp_path: Path) -> None:
         reproduce("answers", tmp_path, ["table-6"], device="cpu")
 
 
-def test_no_trial_is_run_under_two_names_and_every_experiment_is_there() -> None:
+@pytest.mark.parametrize("name", PAPERS)
+def test_no_trial_is_run_under_two_names_and_every_experiment_is_there(name: str) -> None:
+    paper = PAPERS[name]
     for quick in (False, True):
-        trials = [trial for item in ANSWERS.items for trial in item.trials(quick)]
-        assert {trial.experiment for trial in trials} == set(ANSWERS.experiments)
+        trials = [trial for item in paper.items for trial in item.trials(quick)]
+        assert {trial.experiment for trial in trials} == set(paper.experiments)
         assert len({trial.key for trial in trials}) == len(set(trials))
     small = [trial for trial in trials if "data" in dict(trial.settings)]
     assert all(trial["small"] is True for trial in small)
@@ -118,11 +120,12 @@ def test_the_noise_of_advanced_composition_solves_what_it_says() -> None:
         assert advanced_noise(epochs, epsilon, delta) == pytest.approx(noise, rel=1e-9)
 
 
-def test_the_page_in_the_docs_is_what_its_rows_give() -> None:
-    found = Found(kept_rows(KEPT / "answers.jsonl"))
-    assert (KEPT / "answers.md").read_text("utf-8") == rendered(ANSWERS, found)
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_page_in_the_docs_is_what_its_rows_give(name: str) -> None:
+    paper, found = PAPERS[name], Found(kept_rows(KEPT / f"{name}.jsonl"))
+    assert (KEPT / f"{name}.md").read_text("utf-8") == rendered(paper, found)
     assert not {row.trial.key for row in found.rows} - {
-        trial.key for item in ANSWERS.items for trial in item.trials(False)
+        trial.key for item in paper.items for trial in item.trials(False)
     }
     assert all("+" not in row.commit for row in found.rows)  # run from what is committed
 
@@ -134,7 +137,7 @@ def test_the_command_lists_runs_and_tells(tmp_path: Path) -> None:
 
     run = CliRunner().invoke(app, ["reproduce", "list", "--json"])
     assert run.exit_code == 0
-    assert {"answers"} == {row["paper"] for row in json.loads(run.stdout)}
+    assert set(PAPERS) == {row["paper"] for row in json.loads(run.stdout)}
     line = ["reproduce", "answers", "--only", "table-6,figure-4", "--out", str(tmp_path), "--device", "cpu", "--json"]
     run = CliRunner().invoke(app, line)
     assert run.exit_code == 0
