@@ -104,7 +104,9 @@ def test_the_engine_equals_a_loop_over_records(case: str, kind: str, exact: None
         assert (got[name] - g).norm() <= near * size, name
 
 
-@pytest.mark.parametrize("shape", [(7, 5, 9, 11), (64, 32, 128, 130), (40, 100, 33, 64), (9, 2, 16, 16)])
+@pytest.mark.parametrize(
+    "shape", [(7, 5, 9, 11), (64, 32, 128, 130), (40, 100, 33, 64), (9, 2, 16, 16), (20, 100, 256, 300)]
+)
 @pytest.mark.parametrize("tf32", [False, True])
 def test_kernels_measure_what_they_sum(shape: tuple[int, int, int, int], tf32: bool, exact: None) -> None:
     from airlock.training.per_sample import sum_kernels
@@ -115,7 +117,9 @@ def test_kernels_measure_what_they_sum(shape: tuple[int, int, int, int], tf32: b
     factors = torch.rand(records, dtype=torch.float64, device=GPU)
     wanted = (torch.bmm(b.double().transpose(1, 2), a.double()) * factors[:, None, None]).sum(0)
     assert (sum_kernels.product_sum(factors, a, b) - wanted).norm() <= (5e-3 if tf32 else 1e-5) * wanted.norm()
-    measured = sum_kernels.product_squares(a, b, 2.0**-16)
+    measured, most_a, most_b = sum_kernels.product_squares(a, b, 2.0**-16)
+    assert torch.equal(most_a, a.flatten(1).abs().amax(1))
+    assert torch.equal(most_b, b.flatten(1).abs().amax(1))
     for record in range(0, records, 5):
         alone = torch.zeros(records, dtype=torch.float64, device=GPU)
         alone[record] = 1

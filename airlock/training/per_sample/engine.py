@@ -13,6 +13,10 @@ counting clip's sum has one more entry, BALANCE, which one record moves by 1/2.
 With `weights` a record counts as a fraction of itself: its clipped gradient times a number in [0, 1] that follows from
 the record alone. That is never longer than the clipped gradient, so all of the above holds; BALANCE counts it whole.
 
+Texts may be seen without the padding at their end, in one of a few public lengths (`nets.domain.by_length`). Each
+length has chunks of its own. Which one a record goes to follows from the record alone, so all of the above holds for
+each length, and for the sum over them.
+
 With `owners` all of this holds for people instead of records: adding or removing one person, with all of her rows,
 moves the sum by at most `clip.norm`, and BALANCE by 1/2. Her gradient is the mean over her rows, clipped once
 (`people` has the proof). She is never divided between chunks, which have at least as many rows as a person may have.
@@ -30,6 +34,7 @@ from torch import Tensor, nn
 
 from airlock.errors import TrainingError
 from airlock.mechanisms.clipping import BALANCE, Clip
+from airlock.nets.domain import by_length
 from airlock.training.devices import room
 from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
@@ -45,6 +50,7 @@ from airlock.training.per_sample.sums import MULTIPLE, Total, largest_chunk
 # A chunk has this many bytes, or at least _LEAST records: a CPU is fastest within its cache.
 _CHUNK_BYTES = {"cpu": (1 << 26, 1 << 30), "cuda": (1 << 33, 1 << 33)}
 _LEAST = 64
+_SHARE = 1 / 16  # of a lot, in a chunk of the longest texts if they come in several lengths; of shorter ones, more
 _SPREAD = 2.0  # standard deviations by which a lot may exceed its expected size before it needs another chunk
 _KEPT = 8  # uses of one network that are cached
 
@@ -62,7 +68,7 @@ class Use:
         with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
             self.size = _size(*self_check.measure(net, like, copies, lot.most, loss), lot, like.device)
             self.filling = self_check.made_up(net, like, self.size, copies, 3)
-            self.engine, self.reason, self.careful = self_check.choose(net, like, copies, self.size, lot.most, loss)
+            self.engine, self.reason, self.care = self_check.choose(net, like, copies, self.size, lot.most, loss)
             self.sealed.restore()
             if isinstance(self.engine, OneByOne):
                 self._settle_for_slow(self.reason)
@@ -135,7 +141,7 @@ class Use:
     def _sum(
         self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: People | None = None
     ) -> tuple[Named, Tensor]:
-        with self_check.carefully(self.careful):
+        with self_check.carefully(self.care):
             if self.graphs is not None and (people is None or isinstance(people, FixedPeople)):  # of fixed shapes
                 return self.graphs.masked_sum(x, y, mask, clip, people)
             return self.engine.masked_sum(x, y, mask, clip, people=people)
@@ -242,21 +248,33 @@ def clipped_sum(
                 lot = Lot(expected_lot, max(expected_lot, expected_rows or 0.0), most, sampled)
             return _clipped_sum_of_people(net, x, y, clip, sizes, lot, weights, loss)
     copies = copies_in(x, y)
+    expected = float(max(1, len(y)) if expected_lot is None else expected_lot)
     varies = sampled and expected_lot is not None
-    use = use_of(net, x, copies, max(1, len(y)) if expected_lot is None else expected_lot, varies, loss)
-    if len(y) <= use.size:
+    total, dropped = Total(), 0
+    for where, rows in by_length(net, x) if copies == 1 else [(None, x)]:
+        labels, own = (y, weights) if where is None else (y[where], _at(weights, where))
+        share = 1.0 if where is None else _SHARE * x.shape[1] / rows.shape[1]
+        use = use_for(net, rows, copies, Lot(expected, expected, 1, varies, share), loss)
+        if where is None and len(y) <= use.size:
+            found = use.chunk_sum(x, y, clip, weights=weights)
+            use.close()
+            return found
+        for start in range(0, len(labels), use.size):
+            chunk, places = slice(start, start + use.size), slice(start * copies, (start + use.size) * copies)
+            part, lost = use.chunk_sum(rows[places], labels[chunk], clip, weights=_at(own, chunk))
+            total.add(part)
+            dropped += lost
+        use.close()
+    if not len(y):
+        use = use_of(net, x, copies, expected, varies, loss)
         found = use.chunk_sum(x, y, clip, weights=weights)
         use.close()
         return found
-    total, dropped = Total(), 0
-    for start in range(0, len(y), use.size):
-        rows, labels = x[start * copies : (start + use.size) * copies], y[start : start + use.size]
-        own = None if weights is None else weights[start : start + use.size]
-        part, lost = use.chunk_sum(rows, labels, clip, weights=own)
-        total.add(part)
-        dropped += lost
-    use.close()
     return total.settle(), dropped
+
+
+def _at(weights: Tensor | None, where: Tensor | slice) -> Tensor | None:
+    return None if weights is None else weights[where]
 
 
 def _clipped_sum_of_people(
@@ -317,18 +335,21 @@ class Lot:
         rows: How many rows those are.
         most: The most rows of one person.
         sampled: Whether its size varies, as with Poisson sampling.
+        share: How much of it goes into a chunk, at most.
     """
 
     expected: float
     rows: float
     most: int = 1
     sampled: bool = True
+    share: float = 1.0
 
     @property
     def target(self) -> int:
         """The rows of a lot somewhat larger than expected: if people differ in size, it varies more."""
         each = 1.0 if self.most == 1 else 1.0 + self.rows / self.expected  # E k²/E k, if k were a Poisson number
-        return max(1, math.ceil(self.rows + (_SPREAD * math.sqrt(each * self.rows) if self.sampled else 0.0)))
+        whole = self.rows + (_SPREAD * math.sqrt(each * self.rows) if self.sampled else 0.0)
+        return max(1, math.ceil(whole * self.share))
 
 
 def use_of(
@@ -357,7 +378,7 @@ def use_for(net: nn.Module, like: Tensor, copies: int, lot: Lot, loss: Loss = CR
 
 
 def _public(lot: Lot) -> tuple[object, ...]:
-    return round(lot.expected), round(lot.rows), lot.most, lot.sampled
+    return round(lot.expected), round(lot.rows), lot.most, lot.sampled, lot.share
 
 
 def _size(bytes_per_record: int, places: int, lot: Lot, device: torch.device) -> int:
