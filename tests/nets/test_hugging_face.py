@@ -127,6 +127,26 @@ def test_what_cannot_be_trained_is_refused_in_words(tmp_path: Path) -> None:
         create(named(tmp_path / "c"), (TOKENS,), CLASSES, seed=0)
 
 
+def test_what_the_library_cannot_do_is_an_error_in_words(tmp_path: Path) -> None:
+    """T5 wants a token at the end that no other network needs; a GPT-2 of two heads cannot be eleven wide."""
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "t5", "vocab_size": 20, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1,
+                    "num_heads": 2, "decoder_start_token_id": 0}), encoding="utf-8",
+    )  # fmt: skip
+    with pytest.raises(NetError, match="any text.*'t5', of which transformers says: .*eos"):
+        create(named(tmp_path), (TOKENS,), CLASSES, seed=0)
+    with pytest.raises(NetError, match="'gpt2', of which transformers says"):
+        create(named(write("gpt2", tmp_path, n_embd=11)), (TOKENS,), CLASSES, seed=0)
+
+
+def test_images_of_any_size_and_configs_that_name_no_class(tmp_path: Path) -> None:
+    """ResNet has no size of its own; DeiT stands for two classes of which one classifies."""
+    table = {"model_type": "convnext", "num_channels": 3, "hidden_sizes": [8], "depths": [1], "num_stages": 1}
+    (tmp_path / "config.json").write_text(json.dumps(table), encoding="utf-8")
+    check(create(named(tmp_path), (1, 24, 24), CLASSES, seed=0), "convnext", (1, 24, 24), CLASSES)
+    check(create(named(write("vit", tmp_path, model_type="deit")), (3, 16, 16), CLASSES, 0), "deit", (3, 16, 16), 3)
+
+
 def test_a_hub_name_is_looked_up_here_first_and_then_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 

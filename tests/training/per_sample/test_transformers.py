@@ -21,7 +21,7 @@ from airlock.training.per_sample.functional import FunctionalGradients
 from airlock.training.per_sample.layers import TransposedRule
 from airlock.training.per_sample.one_by_one import OneByOne
 from airlock.training.per_sample.self_check import still
-from tests.tiny_models import IMAGES, shape_of, write
+from tests.tiny_models import IMAGES, OTHERS, shape_of, write
 from tests.training.per_sample.test_leave_one_out import LOT, check, moved
 
 CLASSES = 3
@@ -56,6 +56,18 @@ def test_one_record_moves_the_sum_by_at_most_the_bound(kind: str, how: Tune, pre
         assert isinstance(use.engine, BookKeeper if (kind, how) in BOOK else FunctionalGradients), use.reason
         with still():
             check(net, x, y)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_architectures_keep_the_bound(kind: str, tmp_path: Path) -> None:
+    net, y = make(kind, "full", tmp_path).train(), torch.arange(9) % CLASSES
+    x = drawn(net, 9, shape_of(kind), 4)
+    with warnings.catch_warnings(), still():
+        warnings.simplefilter("ignore")
+        use = use_of(net, x, 1, LOT)
+        assert type(use.engine).__name__ == OTHERS[kind][0], use.reason
+        check(net, x, y)
 
 
 def an_adapted_network_keeps_the_bound(folder: Path) -> None:
