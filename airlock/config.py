@@ -229,7 +229,7 @@ class TargetRange(Frozen):
 
 Side = Annotated[int, Field(ge=1, le=65_536)]
 MINILM = "minilm"  # the encoder that comes with the extra `text`, and its tokenizer
-TRANSFORMERS = "transformers:"  # before the folder of a network of transformers
+TRANSFORMERS = plugins.TRANSFORMERS
 ReadOff = Literal["classes", "columns", "people", "records", "tokenizer"]
 
 

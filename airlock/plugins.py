@@ -34,6 +34,8 @@ from typing import Generic, TypeVar
 
 from airlock.errors import AirlockError, ConfigError, Refused
 
+TRANSFORMERS = "transformers:"  # before the folder of a network of transformers
+
 METHODS = "airlock.methods"
 ATTACKS = "airlock.attacks"
 ACCOUNTANTS = "airlock.accountants"
@@ -143,6 +145,8 @@ def refuse_strangers(config: Mapping[str, object], given: Mapping[str, object] |
     for key, name in strangers(config).items():
         if name not in meant and not any(key == own or key.startswith(f"{own}.") for own in given or ()):
             option = f"--net {name}" if key == "net" else f"--set {key}={name}"
+            if key == "net" and name.startswith(TRANSFORMERS):
+                option = f"--net {TRANSFORMERS}FOLDER, with the folder that it was made from"
             raise Refused(
                 "names that you give yourself",
                 f"'{name}' as {key} in the bundle's config.toml",

@@ -139,6 +139,12 @@ def test_no_command_looks_for_the_network_of_transformers_that_a_bundle_names(
     assert looked  # where the user names it
 
 
+def test_a_network_of_transformers_is_to_be_named_by_its_folder() -> None:
+    """A card names it by architecture and digest, by which nothing can be opened."""
+    with pytest.raises(Refused, match="--net transformers:FOLDER, with the folder that it was made from"):
+        plugins.refuse_strangers({"net": "transformers:bert@0123456789ab"})
+
+
 @pytest.mark.parametrize(("name", "key"), NAMING)
 def test_no_method_of_a_bundle_opens_the_network_that_it_names(
     folder: Path, canary: Path, name: str, key: str, monkeypatch: pytest.MonkeyPatch
