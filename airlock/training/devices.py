@@ -135,6 +135,11 @@ def give_back() -> None:
         torch.cuda.empty_cache()
 
 
+def forget_workspaces() -> None:
+    """Let cuBLAS ask for working memory anew when it next needs some."""
+    getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
+
+
 # CUDA graphs.
 
 Found = TypeVar("Found")
@@ -156,10 +161,10 @@ def capture(work: Callable[[], Found], *, before: Callable[[], None] = lambda: N
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             before()
-            torch._C._cuda_clearCublasWorkspaces()  # its own is not to be memory that is freed before it is
+            forget_workspaces()  # its own is not to be memory that is freed before it is
             with torch.cuda.graph(graph):
                 found = work()
-            torch._C._cuda_clearCublasWorkspaces()
+            forget_workspaces()
     except RuntimeError:
         with contextlib.suppress(RuntimeError):
             torch.cuda.synchronize()

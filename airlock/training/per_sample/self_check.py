@@ -35,6 +35,7 @@ from airlock.errors import AirlockWarning
 from airlock.mechanisms.clipping import SLACK, Clip
 from airlock.nets import domain
 from airlock.threads import one_thread
+from airlock.training.devices import forget_workspaces
 from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample.bookkeeping import BookKeeper
@@ -174,14 +175,14 @@ def _little_workspace() -> Iterator[None]:
         yield
         return
     os.environ[_WORKSPACE] = _LITTLE
-    torch._C._cuda_clearCublasWorkspaces()
+    forget_workspaces()
     try:
         yield
     finally:
         os.environ.pop(_WORKSPACE)
         if before is not None:
             os.environ[_WORKSPACE] = before
-        torch._C._cuda_clearCublasWorkspaces()
+        forget_workspaces()
 
 
 @contextmanager
