@@ -320,7 +320,8 @@ def test_the_python_verb_takes_a_frame_of_texts(folder: Path, tmp_path: Path) ->
         "tokenizer": str(own.data.tokenizer), "tokens": TOKENS, "epsilon": 8.0, "delta": 1e-5, "settings": QUICK,
     }  # fmt: skip
     frame = pd.read_csv(folder / "reviews.csv")
-    made = airlock.release(data=frame, **asked, out=tmp_path / "bundle", vault=tmp_path / "vault")
+    made = airlock.release(data=frame, **asked, out=tmp_path / "bundle", vault=tmp_path / "vault", court_seconds=1.0)
+    assert [trial.refuted for trial in made.dossier.court] == [False]
     assert made.bundle.card.language is not None
     with pytest.raises(ConfigError, match="a column of texts"):
         airlock.plan(data=(frame["review"].to_numpy(), np.zeros(RECORDS)), **asked)

@@ -39,7 +39,7 @@ Losses = Callable[[Records], Floats]
 
 
 @dataclass(frozen=True)
-class Canaries:
+class Sentences:
     """Made-up sentences with secret fillings.
 
     Args:
@@ -53,7 +53,7 @@ class Canaries:
     vocabulary: int
 
     @classmethod
-    def drawn(cls, count: int, tokens: int, vocabulary: int, seed: int) -> Canaries:
+    def drawn(cls, count: int, tokens: int, vocabulary: int, seed: int) -> Sentences:
         """As long as a text may be; the second half is secret."""
         chance = np.random.default_rng(seed)
         return cls(chance.integers(1, vocabulary, (count, tokens)).astype(np.float32), tokens // 2, vocabulary)
@@ -76,7 +76,7 @@ class Canaries:
         return found
 
 
-def ranks(canaries: Canaries, losses: Losses, fillings: int, seed: int) -> NDArray[np.int64]:
+def ranks(canaries: Sentences, losses: Losses, fillings: int, seed: int) -> NDArray[np.int64]:
     """The rank of each canary among the fillings, 1 for the one with the smallest loss; ties count against it."""
     found = []
     for place, own in enumerate(canaries.texts):
@@ -123,7 +123,7 @@ def exposure(
         run: Device and progress.
     """
     facts = split.facts
-    made = Canaries.drawn(count, facts.shape[0], facts.vocabulary or 0, seed)
+    made = Sentences.drawn(count, facts.shape[0], facts.vocabulary or 0, seed)
     own = replace(split, private=made.inserted(split.private, copies))
     network = channel.release(own, Randomness.make(seed), Run(device=run.device, progress=run.progress)).network.net
     device = next(network.parameters()).device

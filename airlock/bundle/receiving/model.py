@@ -124,19 +124,15 @@ class ReleasedModel:
             DataError: A row does not fit the schema; all that do not are named.
             Refused: The model predicts a number.
         """
-        if self.schema.target is not None:
+        if not self.classes:
+            language = self.schema.language
             raise Refused(
                 "a model that tells classes apart",
-                "one that predicts a number",
-                "It has no probabilities.",
-                "Call predict; the card says how far off predictions usually are.",
-            )
-        if self.schema.language:
-            raise Refused(
-                "a model that tells classes apart",
-                "a language model",
-                "It has a probability for each token after each token.",
-                "Call predict for the perplexity of texts, or generate.",
+                "a language model" if language else "one that predicts a number",
+                "It has no probabilities of classes.",
+                "Call predict for the perplexity of texts, or generate."
+                if language
+                else "Call predict; the card says how far off predictions usually are.",
             )
         return self._all(rows).probabilities
 

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from airlock.auditing.attacks.exposure import Canaries, measured, ranks
+from airlock.auditing.attacks.exposure import Sentences, measured, ranks
 from airlock.data import Records
 
 VOCABULARY, TOKENS = 50, 8
 
 
-def made(count: int = 40) -> Canaries:
-    return Canaries.drawn(count, TOKENS, VOCABULARY, seed=3)
+def made(count: int = 40) -> Sentences:
+    return Sentences.drawn(count, TOKENS, VOCABULARY, seed=3)
 
 
 def test_other_fillings_share_the_beginning_and_nothing_else() -> None:
