@@ -287,6 +287,18 @@ def test_shadows_may_be_made_like_the_release(released: airlock.Outcome, folder:
     assert "LiRA, online" in {attack.name for attack in found.dossier.audit.attacks}
 
 
+def test_too_few_texts_for_an_attack_leave_exposure(folder: Path, tmp_path: Path) -> None:
+    own = config(folder, split={"test": 0.2, "holdout": 0.0}, settings={**QUICK, "steps": 2})
+    make_release(own, tmp_path / "bundle", vault=tmp_path / "vault")
+    found = audit_bundle(
+        tmp_path / "bundle", AuditSettings(shadows=4, canaries=2, fillings=10),
+        overrides={"data.source": str(folder / "reviews.csv")}, net=f"transformers:{folder / 'gpt2'}",
+        vault=tmp_path / "vault",
+    )  # fmt: skip
+    assert found.dossier.audit.attacks == ()
+    assert found.dossier.audit.exposure is not None
+
+
 @pytest.mark.parametrize("show", [("show",), ("show", "--dossier"), ("gate",)])
 def test_the_command_line_speaks_of_perplexity(released: airlock.Outcome, folder: Path, show: tuple[str, ...]) -> None:
     asked = [show[0], str(released.bundle.folder), *show[1:], "--vault", str(folder / "vault")]

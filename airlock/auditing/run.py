@@ -226,8 +226,9 @@ def _of_language(
 ) -> tuple[Audit, Secrets]:
     """Attack a language model: whether a text was among its records, and, if asked for, the exposure of canaries."""
     untested = [LABELS_ALONE, *([UNLIKE] if settings.like == "plain" else [])]
+    kept: Secrets = {}
     if attack_set is None:
-        audit, kept = Audit((), (_why_none(split, fractions), *NOT_TESTED)), Secrets()
+        audit = Audit((), (_why_none(split, fractions), *NOT_TESTED))
     else:
         known, found = attack_set, list(_quick(target, attack_set))
         _try(lambda: _shadowed(target, known, split, settings, seed, run, channel), found, untested)

@@ -152,8 +152,8 @@ def count_correct(net: nn.Module, records: Records) -> int:
 
 def losses_of(net: nn.Module, before: nn.Module, records: Records, vocabulary: int) -> Outcomes:
     """How badly a language model predicts the tokens of every text, and how badly it did before it was trained."""
-    both = (predict(one, records)[:, 0] for one in (before, net))
-    return Outcomes.of_losses(*both, vocabulary)
+    earlier, later = (predict(one, records)[:, 0] for one in (before, net))
+    return Outcomes.of_losses(earlier, later, vocabulary)
 
 
 def outcomes_of(net: nn.Module, records: Records, task: str = "classification") -> Outcomes:
