@@ -13,11 +13,8 @@ that Σ count · knot is UNIT times the sum of the losses.
 Guarantee: `evaluate` is ε-DP for every record of the test part, under add-remove.
 
 Proof. What a text adds to a table depends on the release and that text alone (`training.outcomes`; the network as
-training found it is public), is never negative, and adds up to `UNIT`. So adding or removing one text changes a table
-by UNIT in L1, whatever its tokens, its length and its loss are. Noise that makes a table ε_t/UNIT-DP for a change of
-one in one cell (`mechanisms.counts`) has a density whose logarithm changes by at most ε_t/UNIT per unit of L1 distance,
-hence by ε_t in all. The shares add up to one, so both tables compose to ε. Nothing else that leaves depends on test
-records. ∎
+training found it is public), is never negative, and adds up to `UNIT`, whatever its tokens, its length and its loss
+are; the rest is that of `two_tables`. Nothing else that leaves depends on test records. ∎
 
 Where the unit is a person, the test part holds one text of each test person (`data.split.divide`), and the same is ε-DP
 for people.
@@ -35,18 +32,15 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.stats import norm
 
-from airlock.auditing.evaluation import CONFIDENCE, LEAST, MOST, SHARES_OF_LABELS, UNINFORMATIVE, NoisyCount, far_from
+from airlock.auditing.evaluation import NoisyCount, far_from
+from airlock.auditing.two_tables import FEWEST, UNIT, TwoTables, Z, noisy, state_of
 from airlock.auditing.usefulness import LEAST_GAIN, REJECTED, State
 from airlock.config import STEPS, Frozen
-from airlock.mechanisms import NoisyCounts, Stream
+from airlock.mechanisms import Stream
 from airlock.training.outcomes import Outcomes, largest_loss
 
-UNIT = 64  # what each text divides between two cells of a table
 KNOTS = np.linspace(0.0, 1.0, 9)  # of the largest loss that counts
-_FEWEST = 3.0  # standard deviations of the noise on the number of texts, below which nothing can be said
-_Z = float(norm.ppf(0.5 + CONFIDENCE / 2.0))
 
 Whole = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -55,7 +49,7 @@ AtLeastOne = Annotated[float, Field(ge=1)]
 Tokens = Annotated[float, Field(ge=2)]
 
 
-class LossCounts(Frozen):
+class LossCounts(TwoTables):
     """What leaves about the test texts of a language model: noisy counts, which may be negative.
 
     Args:
@@ -64,14 +58,8 @@ class LossCounts(Frozen):
         before: The same of the network as training found it.
     """
 
-    epsilon: Annotated[float, Field(ge=LEAST, le=MOST)]
     losses: Row
     before: Row
-
-    @property
-    def noises(self) -> tuple[NoisyCounts, NoisyCounts]:
-        """What was added to each table."""
-        return _noises(self.epsilon)
 
 
 class Perplexity(Frozen):
@@ -98,11 +86,6 @@ class LanguageFigures(Frozen):
     guessing: Tokens
 
 
-def _noises(epsilon: float) -> tuple[NoisyCounts, NoisyCounts]:
-    losses, before = (NoisyCounts(share * epsilon / UNIT) for share in SHARES_OF_LABELS)
-    return losses, before
-
-
 def evaluate(outcomes: Outcomes, epsilon: float, stream: Stream) -> LossCounts:
     """The noisy tables; the guarantee is stated at the top of the module.
 
@@ -111,10 +94,7 @@ def evaluate(outcomes: Outcomes, epsilon: float, stream: Stream) -> LossCounts:
         epsilon: To spend on the test part.
         stream: Secret; read once.
     """
-    losses, before = (
-        tuple(noise.add(table, stream.child("table", place)).tolist())
-        for place, (noise, table) in enumerate(zip(_noises(epsilon), tables(outcomes), strict=True))
-    )
+    losses, before = noisy(tables(outcomes), epsilon, stream)
     return LossCounts(epsilon=epsilon, losses=losses, before=before)
 
 
@@ -168,7 +148,7 @@ class _Mean:
 def _of_counts(counts: Floats, noise: float) -> _Mean:
     """From a table with noise of this variance on each cell; by the delta method, as `regression_errors`."""
     total = float(counts.sum())
-    if total <= _FEWEST * math.sqrt(len(KNOTS) * noise):
+    if total <= FEWEST * math.sqrt(len(KNOTS) * noise):
         return _Mean(1.0, 0.0, max(0.0, total), told=False)
     weights = counts / total
     value = float(weights @ KNOTS)
@@ -195,7 +175,7 @@ def _figures(losses: _Mean, before: _Mean, vocabulary: int) -> LanguageFigures:
 
 
 def _perplexity(one: _Mean, most: float) -> Perplexity:
-    reach = _Z * one.deviation
+    reach = Z * one.deviation
     ends = (one.value, one.value - reach, one.value + reach) if one.told else (1.0, 0.0, 1.0)
     value, low, high = (math.exp(min(_LARGEST, max(0.0, end * most))) for end in ends)
     return Perplexity(value=value, low=low, high=high)
@@ -249,14 +229,7 @@ def compare_with_guessing(found: LanguageFigures, least_gain: float = LEAST_GAIN
     """
     own, most = found.perplexity, math.log(found.guessing)
     gain, least, best = (1.0 - math.log(end) / most for end in (own.value, own.high, own.low))
-    if least > 0.0 and gain >= least_gain:
-        state: State = "better"
-    elif best - least >= UNINFORMATIVE and best > least_gain:
-        state = "unknown"
-    elif gain >= least_gain:
-        state = "unclear"
-    else:
-        state = "hardly" if least > 0.0 else "useless"
+    state = state_of(gain, least, best, least_gain)
     numbers = {"value": own.value, "low": own.low, "high": own.high, "guessing": found.guessing,
                "before": found.before.value, "least": found.before.low, "most": found.before.high}  # fmt: skip
     return LanguageUse(

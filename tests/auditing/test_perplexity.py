@@ -11,11 +11,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from scipy import stats
 
 from airlock.auditing.perplexity import (
     KNOTS,
-    UNIT,
     LanguageFigures,
     LossCounts,
     compare_with_guessing,
@@ -26,9 +24,15 @@ from airlock.auditing.perplexity import (
     rows,
     tables,
 )
+from airlock.auditing.two_tables import UNIT
 from airlock.config import STEPS
-from airlock.mechanisms import NoisyCounts, Stream
+from airlock.mechanisms import Stream
 from airlock.training.outcomes import Outcomes, largest_loss
+from tests.auditing.two_tables import (
+    intervals_cover,
+    noise_has_the_accounted_scale,
+    one_record_moves_each_by_one_unit,
+)
 
 VOCABULARY = 1001  # a thousand tokens
 
@@ -48,13 +52,7 @@ steps = st.integers(-5 * STEPS, 70 * STEPS)
 @example([(0, STEPS)], 0)
 @example([(0, 0), (-3 * STEPS, 64 * STEPS)], 1)
 def test_one_text_moves_each_table_by_one_unit_whatever_its_losses_are(pairs: list[tuple[int, int]], i: int) -> None:
-    before, after = np.array(pairs, np.int64).T
-    keep = np.arange(len(pairs)) != i % len(pairs)
-    whole, less = tables(Outcomes(before, after)), tables(Outcomes(before[keep], after[keep]))
-    for table, fewer in zip(whole, less, strict=True):
-        assert (table >= 0).all()
-        assert table.sum() == UNIT * len(pairs)
-        assert np.abs(table - fewer).sum() == UNIT
+    one_record_moves_each_by_one_unit(tables, pairs, i)
 
 
 def test_a_loss_is_kept_and_one_beyond_a_guess_counts_as_a_guess() -> None:
@@ -75,13 +73,7 @@ def test_a_loss_that_is_no_number_counts_as_a_guess() -> None:
 
 
 def test_noise_has_the_scale_that_is_accounted_for() -> None:
-    known, epsilon = texts(50, 1), 2.0
-    made = [evaluate(known, epsilon, Stream.from_seed(seed)) for seed in range(100)]
-    for place, share in enumerate((0.75, 0.25)):
-        away = np.array([(one.losses, one.before)[place] for one in made]) - tables(known)[place]
-        scale = NoisyCounts(share * epsilon / UNIT).variance ** 0.5
-        assert away.std() == pytest.approx(scale, rel=0.15)
-        assert stats.kstest(away.ravel() / scale, stats.laplace(scale=0.5**0.5).cdf).pvalue > 1e-4
+    noise_has_the_accounted_scale(tables, evaluate, ("losses", "before"), texts(50, 1))
 
 
 def test_both_tables_cost_what_the_card_says() -> None:
@@ -112,14 +104,10 @@ def test_exact_figures_are_those_of_the_losses_themselves() -> None:
 
 
 def test_intervals_on_the_card_cover_the_truth() -> None:
-    truth, tries = exact(texts(200_000, 99), VOCABULARY), 60
-    hits = {"perplexity": 0, "before": 0}
-    for seed in range(tries):
-        found = figures(evaluate(texts(400, seed), 1.0, Stream.from_seed(seed)), VOCABULARY)
-        for key in hits:
-            one = getattr(found, key)
-            hits[key] += one.low <= getattr(truth, key).value <= one.high
-    assert all(count >= 0.93 * tries for count in hits.values()), hits
+    def of(seed: int) -> LanguageFigures:
+        return figures(evaluate(texts(400, seed), 1.0, Stream.from_seed(seed)), VOCABULARY)
+
+    intervals_cover(of, exact(texts(200_000, 99), VOCABULARY), ("perplexity", "before"))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from airlock import plugins, private_training
 from airlock.accounting import BudgetSchedule, PrivacyFilter, events
 from airlock.accounting.privacy_filter import UNIT, divergence
 from airlock.accounting.renyi import RenyiAccountant
-from airlock.auditing import evaluation, perplexity, regression_errors
+from airlock.auditing import evaluation, perplexity, regression_errors, two_tables
 from airlock.bundle import Vault, answering, bundle, card, models, replan, vault
 from airlock.bundle.booking import Booking
 from airlock.bundle.contents import Contents
@@ -1318,16 +1318,16 @@ def an_error_is_not_bounded(patch: Patch) -> None:
 
     def unbounded(deviations: Any) -> Any:
         found = np.zeros(len(regression_errors.KNOTS), np.int64)
-        found[-1] = np.rint(regression_errors.UNIT * (deviations / regression_errors.CAP) ** 2).sum()
+        found[-1] = np.rint(two_tables.UNIT * (deviations / regression_errors.CAP) ** 2).sum()
         return found
 
     patch.setattr(regression_errors, "_table", unbounded)
 
 
-def half_the_noise_on_errors(patch: Patch) -> None:
+def half_the_noise_on_two_tables(patch: Patch) -> None:
     """Each table is noised as if it had twice its share of ε."""
-    noises = regression_errors._noises
-    patch.setattr(regression_errors, "_noises", lambda epsilon: noises(2 * epsilon))
+    noises = two_tables.noises
+    patch.setattr(two_tables, "noises", lambda epsilon: noises(2 * epsilon))
 
 
 def a_residual_is_not_clamped(patch: Patch) -> None:
@@ -1383,13 +1383,7 @@ def a_loss_is_not_bounded(patch: Patch) -> None:
 
     def unbounded(steps: Any) -> Any:
         found = np.zeros(len(perplexity.KNOTS), np.int64)
-        found[-1] = np.rint(perplexity.UNIT * steps / STEPS).sum()
+        found[-1] = np.rint(two_tables.UNIT * steps / STEPS).sum()
         return found
 
     patch.setattr(perplexity, "_table", unbounded)
-
-
-def half_the_noise_on_losses(patch: Patch) -> None:
-    """Each table is noised as if it had twice its share of ε."""
-    noises = perplexity._noises
-    patch.setattr(perplexity, "_noises", lambda epsilon: noises(2 * epsilon))

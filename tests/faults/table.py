@@ -277,9 +277,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("counts on the card: no noise", "NoisyCounts", plants.no_noise_on_counts, called(test_evaluation.test_noise_of_the_stated_size_is_believed)),
     Fault("a target outside its range is not clamped", "data.tables", plants.a_target_is_not_clamped, called(test_tables.test_targets_are_steps_of_their_declared_range)),
     Fault("errors on the card: one record adds without bound", "audit.regression_errors", plants.an_error_is_not_bounded, called(test_regression_errors.test_one_record_moves_each_table_by_one_unit_whatever_its_target_is)),
-    Fault("errors on the card: half the noise", "audit.regression_errors", plants.half_the_noise_on_errors, called(test_regression_errors.test_noise_has_the_scale_that_is_accounted_for)),
+    Fault("errors on the card: half the noise", "audit.two_tables", plants.half_the_noise_on_two_tables, called(test_regression_errors.test_noise_has_the_scale_that_is_accounted_for)),
     Fault("perplexity on the card: one text adds without bound", "audit.perplexity", plants.a_loss_is_not_bounded, called(test_perplexity.test_one_text_moves_each_table_by_one_unit_whatever_its_losses_are)),
-    Fault("perplexity on the card: half the noise", "audit.perplexity", plants.half_the_noise_on_losses, called(test_perplexity.test_noise_has_the_scale_that_is_accounted_for)),
+    Fault("perplexity on the card: half the noise", "audit.two_tables", plants.half_the_noise_on_two_tables, called(test_perplexity.test_noise_has_the_scale_that_is_accounted_for)),
     Fault("answers, regression: a residual is not clamped", "HuberHead", plants.a_residual_is_not_clamped, called(test_convex.test_one_record_moves_a_regression_by_no_more_than_the_sensitivity)),
     Fault("counts on the card: tables cost twice what is stated", "audit.evaluation", plants.tables_cost_twice_what_is_stated, called(test_evaluation.test_shares_add_up_and_the_event_is_theirs, True)),
     # What is paid
