@@ -400,6 +400,21 @@ def test_a_tokenizer_with_more_tokens_than_the_network_is_refused(folder: Path) 
         plan_release(config(folder, "small"))
 
 
+def test_a_network_for_shorter_texts_is_refused(folder: Path) -> None:
+    for positions in (4, TOKENS - 1):
+        write("gpt2", folder / "short", vocab_size=VOCABULARY, n_positions=positions)
+        with pytest.raises(NetError, match=f"accept records of shape {TOKENS}"):
+            plan_release(config(folder, "short"))
+
+
+def test_layers_that_no_adapter_fits_are_refused(folder: Path) -> None:
+    table = {"model_type": "falcon", "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 1}
+    (folder / "falcon").mkdir()
+    (folder / "falcon" / "config.json").write_text(json.dumps({**table, "num_attention_heads": 2}))
+    with pytest.raises(NetError, match="adapters can stand beside"):
+        plan_release(config(folder, "falcon", settings={**QUICK, "tune": "lora"}))
+
+
 def test_a_head_that_is_the_table_of_tokens_cannot_be_trained_alone(folder: Path) -> None:
     with pytest.raises(NetError, match="a head of its own"):
         plan_release(config(folder, settings={**QUICK, "tune": "last"}))

@@ -307,11 +307,15 @@ class LanguageModel(Pretrained):
     @torch.no_grad()
     def sees_what_follows(self) -> bool:
         """Whether what it says about a token depends on that token or on later ones; tried on made-up texts."""
-        first, other = drawn(self, 2, (_TRIED_TOKENS,), 0)[1:], drawn(self, 2, (_TRIED_TOKENS,), 1)[1:]
-        half = _TRIED_TOKENS // 2
+        places = min(self.places, _TRIED_TOKENS)
+        half = places // 2
+        first, other = (drawn(self, 2, (places,), seed)[1:] for seed in (0, 1))
         changed = torch.cat([first[:, :half], other[:, half:]], 1)
         self.eval()
-        one, same = self.next_token(first)[:, :half], self.next_token(changed)[:, :half]
+        try:
+            one, same = (self.next_token(text)[:, :half] for text in (first, changed))
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            return False  # it takes no texts of this length, which `check` says
         return not torch.allclose(one, same, rtol=_AGREE, atol=_AGREE * float(one.abs().max()))
 
 
@@ -583,7 +587,14 @@ def _adapt(net: Pretrained, rank: int) -> None:
     how = peft.LoraConfig(
         r=rank, lora_alpha=rank, lora_dropout=0.0, target_modules=names, bias="none", fan_in_fan_out=transposed
     )
-    peft.inject_adapter_in_model(how, body)
+    try:
+        peft.inject_adapter_in_model(how, body)
+    except ValueError as error:
+        raise NetError(
+            'dense layers that adapters can stand beside, for settings.tune = "lora"',
+            f"none, or others, in a {type(body).__name__}",
+            do='Take tune = "full", "bias" or "last".',
+        ) from error
 
 
 def merged(net: nn.Module) -> nn.Module:
