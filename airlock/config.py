@@ -604,12 +604,7 @@ class ReleaseConfig(Frozen):
             raise ValueError("texts without labels have no classes: leave out class_weights")
         if self.data.tokens == 1:
             raise ValueError("of one token there is no next one: data.tokens has to be at least 2")
-        if self.tune is not None:
-            raise ValueError(
-                "a search compares candidates by their accuracy, and a language model has none: leave out [tune]"
-            )
-        if self.attack_share:
-            raise ValueError("paid attack figures are about classes: leave out attack_share")
+        self._check_without_classes("a language model")
 
     def _check_regression(self) -> None:
         """Refuse a number without a range, and what is about classes."""
@@ -620,10 +615,11 @@ class ReleaseConfig(Frozen):
             )
         if self.data.classes is not None or self.split.public_without:
             raise ValueError("a number to predict has no classes: leave out data.classes and split.public_without")
+        self._check_without_classes("a number to predict")
+
+    def _check_without_classes(self, what: str) -> None:
         if self.tune is not None:
-            raise ValueError(
-                "a search compares candidates by their accuracy, and a number to predict has none: leave out [tune]"
-            )
+            raise ValueError(f"a search compares candidates by their accuracy, and {what} has none: leave out [tune]")
         if self.attack_share:
             raise ValueError("paid attack figures are about classes: leave out attack_share")
 

@@ -21,10 +21,10 @@ from airlock.nets.registry import tuned
 from airlock.training.losses import NEXT_TOKEN
 from airlock.training.per_sample import clipped_sum, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
-from airlock.training.per_sample.one_by_one import OneByOne
 from airlock.training.per_sample.self_check import still
 from tests.tiny_models import TOKENS, write
 from tests.training.per_sample.test_leave_one_out import LOT, check, moved
+from tests.training.per_sample.test_transformers import agrees_with_ordinary_passes
 
 CASES = [
     (kind, how, precision)
@@ -68,18 +68,7 @@ def test_a_table_that_is_also_the_head_has_the_gradient_of_both(tmp_path: Path) 
     name = "model.transformer.wte.weight"
     assert net.get_parameter(name) is net.get_parameter("model.lm_head.weight")
     x, y = drawn(net, 5, (TOKENS,), 1), torch.zeros(5, dtype=torch.int64)
-    book, slow = BookKeeper(net, loss=NEXT_TOKEN), OneByOne(net, loss=NEXT_TOKEN)
-    with still():
-        squares = book.squares(x, y)
-        for i in range(5):
-            mask = torch.zeros(5)
-            mask[i] = 1
-            got, _ = book.masked_sum(x, y, mask, Clip(1e6))
-            wanted = slow.gradient(x[i : i + 1], y[i])
-            assert wanted is not None
-            for own, g in wanted.items():
-                assert torch.allclose(got[own].float(), g, atol=1e-6), own
-                assert abs(float(squares[own][i].sqrt() - g.norm())) < 1e-5, own
+    agrees_with_ordinary_passes(BookKeeper(net, loss=NEXT_TOKEN), x, y)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
