@@ -245,7 +245,8 @@ class DataConfig(Frozen):
         columns: The public schema of a CSV or Parquet file, in order.
         shape: The shape of one image in a folder, [channels, height, width]; public.
         target: The range of the label column where it holds a number to predict (`task = "regression"`); public.
-        text: The name of the column with the texts, where records are texts; then there are no columns.
+        text: The name of the column with the texts, where records are texts; then there are no columns. With `task =
+            "language"` it is all that is read, beside `person`: there is no label.
         tokenizer: What texts become numbers by: a tokenizer.json, or a folder that has one; public, and never fitted to
             the records. "minilm" if left out: the one that comes with the extra `text`.
         tokens: How many tokens a record has: longer texts are cut off and shorter ones padded, both on the right; 64 if
@@ -280,6 +281,11 @@ class DataConfig(Frozen):
     people: Annotated[int, Field(ge=1)] | None = None
     records_per_person: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     read_off: Annotated[tuple[ReadOff, ...], AfterValidator(lambda names: tuple(sorted(set(names))))] = ()
+
+    @property
+    def documents(self) -> bool:
+        """Whether records are texts without labels."""
+        return self.text is not None and self.label is None and self.classes is None and self.target is None
 
 
 def _no_count(value: object) -> object:
@@ -524,7 +530,8 @@ class ReleaseConfig(Frozen):
         method: How it is made. When left out, what usually does best by public facts (`methods.choice`); the channel's
             first method where `net`, `settings` or `tune` is given.
         data: A named source, a path, or a table (`DataConfig`).
-        task: Whether the label is one of several classes, or a number ("regression") with a range in `data.target`.
+        task: What is learnt: which of several classes the label is, a number ("regression") with a range in
+            `data.target`, or the next token of texts that have no label ("language").
         epsilon: The target ε of the whole release.
         delta: The δ at which ε is stated.
         seed: Seeds initialisation and splits. Never seeds the privacy noise, the sampling of lots, or the random
@@ -552,7 +559,7 @@ class ReleaseConfig(Frozen):
     channel: str
     method: str | None = None
     data: AnyData
-    task: Literal["classification", "regression"] = "classification"
+    task: Literal["classification", "regression", "language"] = "classification"
     epsilon: Annotated[Positive, Field(le=1000)]
     delta: Annotated[float, Field(gt=0, lt=1)]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -578,10 +585,29 @@ class ReleaseConfig(Frozen):
 
     @model_validator(mode="after")
     def _task_fits(self) -> Self:
-        if self.task == "classification":
-            if self.data.target is not None:
-                raise ValueError('data.target is the range of a number to predict; add task = "regression"')
-            return self
+        if self.task != "regression" and self.data.target is not None:
+            raise ValueError('data.target is the range of a number to predict; add task = "regression"')
+        if self.task == "language":
+            self._check_language()
+        elif self.task == "regression":
+            self._check_regression()
+        return self
+
+    def _check_language(self) -> None:
+        """Refuse what a language model has no use for."""
+        if self.data.label is not None or self.data.classes is not None or self.split.public_without:
+            raise ValueError(
+                'the next token (task = "language") needs no label: leave out data.label, data.classes and '
+                "split.public_without, and name the texts in data.text"
+            )
+        if self.class_weights is not None:
+            raise ValueError("texts without labels have no classes: leave out class_weights")
+        if self.data.tokens == 1:
+            raise ValueError("of one token there is no next one: data.tokens has to be at least 2")
+        self._check_without_classes("a language model")
+
+    def _check_regression(self) -> None:
+        """Refuse a number without a range, and what is about classes."""
         if self.data.target is None:
             raise ValueError(
                 'a number to predict (task = "regression") needs the range that it is in: '
@@ -589,13 +615,13 @@ class ReleaseConfig(Frozen):
             )
         if self.data.classes is not None or self.split.public_without:
             raise ValueError("a number to predict has no classes: leave out data.classes and split.public_without")
+        self._check_without_classes("a number to predict")
+
+    def _check_without_classes(self, what: str) -> None:
         if self.tune is not None:
-            raise ValueError(
-                "a search compares candidates by their accuracy, and a number to predict has none: leave out [tune]"
-            )
+            raise ValueError(f"a search compares candidates by their accuracy, and {what} has none: leave out [tune]")
         if self.attack_share:
             raise ValueError("paid attack figures are about classes: leave out attack_share")
-        return self
 
     @property
     def receiver(self) -> str:

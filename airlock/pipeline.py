@@ -762,10 +762,10 @@ def train_openly(
     network learns from the public records alone, and is not attacked: it has seen no private record.
     """
     facts = data.describe(config, data_dir)
-    if facts.target is not None:
+    if facts.task != "classification":
         raise ConfigError(
             "classes, for a model without privacy",
-            "a number to predict",
+            "a number to predict" if facts.task == "regression" else "the next token to predict",
             "It is there to be compared with, and comparisons are of classes.",
         )
     split = data.load(config, data_dir)
@@ -877,7 +877,7 @@ def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:
     table = config.model_dump(mode="json", exclude={*bundle.NEVER_IN_A_BUNDLE, "about"})
     if config.net == nets.MEMORY:
         table["net"] = nets.held_mark()
-    if config.data.target is None:
+    if config.task == "classification":
         del table["task"], table["data"]["target"]  # an unfinished run from before there were targets is found again
     if methods.is_free(config):
         table["method"] = "chosen"  # a run from before there was a choice is another one

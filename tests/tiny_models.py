@@ -96,3 +96,16 @@ def save(kind: str, folder: Path, classes: int = 3, seed: int = 5, **more: objec
         config = AutoConfig.from_pretrained(folder, num_labels=classes, local_files_only=True)
         AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
     return folder
+
+
+def save_language(kind: str, folder: Path, seed: int = 5, **more: object) -> Path:
+    """A causal language model with weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    write(kind, folder, **more)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder

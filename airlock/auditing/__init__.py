@@ -14,6 +14,8 @@ privacy claim itself: from a method's case it gives a `Verdict` on the stated (Î
     bounds            confidence bounds for proportions and for the area under a ROC curve
     evaluation        how useful a release is, paid for on the test part
     regression_errors the same of a regression: how far its predictions are off
+    perplexity        the same of a language model: perplexity before and after training
+    two_tables        the noisy tables that these two have in common
     usefulness        whether a release is better than a blind guess
     noisy_proportion  an interval for a proportion of which count and total are noisy
     paid_attacks      attacks whose figures a share of Îµ pays for

@@ -10,10 +10,8 @@ between the two `KNOTS` that its deviation lies between, so that Σ count · kno
 Guarantee: `evaluate` is ε-DP for every record of the test part, under add-remove.
 
 Proof. What a record adds to a table depends on the release and that record alone (`training.outcomes`), is never
-negative, and adds up to `UNIT`. So adding or removing one record changes a table by UNIT in L1, whatever its target and
-its prediction are. Noise that makes a table ε_t/UNIT-DP for a change of one in one cell (`mechanisms.counts`) has a
-density whose logarithm changes by at most ε_t/UNIT per unit of L1 distance, hence by ε_t in all. The shares add up to
-one, so both tables compose to ε. Nothing else that leaves depends on test records. ∎
+negative, and adds up to `UNIT`, whatever its target and its prediction are; the rest is that of `two_tables`. Nothing
+else that leaves depends on test records. ∎
 
 Where the unit is a person, the test part holds one record of each test person (`data.split.divide`), and the same is
 ε-DP for people. Parts compose in parallel, as for classes (`auditing.evaluation`, whose budget this is).
@@ -30,29 +28,18 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.stats import norm
 
-from airlock.auditing.evaluation import (
-    CONFIDENCE,
-    LEAST,
-    MOST,
-    SHARES_OF_LABELS,
-    UNINFORMATIVE,
-    NoisyCount,
-    far_from,
-)
+from airlock.auditing.evaluation import NoisyCount, far_from
+from airlock.auditing.two_tables import FEWEST, UNIT, TwoTables, Z, noisy, state_of
 from airlock.auditing.usefulness import LEAST_GAIN, REJECTED, State
 from airlock.config import STEPS, Frozen, Signed, TargetRange
-from airlock.mechanisms import NoisyCounts, Stream
+from airlock.mechanisms import Stream
 from airlock.training.outcomes import Outcomes
 
-UNIT = 64  # what each record divides between two cells of a table
 CAP = 0.5  # of the range: a larger deviation counts as this one
 _SIDE = 8  # knots on each side of 0; they are closer to each other where deviations are small
 KNOTS = np.array([math.copysign(CAP * (j / _SIDE) ** 2, j) for j in range(-_SIDE, _SIDE + 1)])
 _SQUARES = KNOTS[_SIDE:] ** 2
-_FEWEST = 3.0  # standard deviations of the noise on the number of records, below which nothing can be said
-_Z = float(norm.ppf(0.5 + CONFIDENCE / 2.0))
 
 Whole = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -60,7 +47,7 @@ Row = Annotated[tuple[NoisyCount, ...], Field(min_length=len(KNOTS), max_length=
 Length = Annotated[float, Field(ge=0)]
 
 
-class ErrorCounts(Frozen):
+class ErrorCounts(TwoTables):
     """What leaves about the test records of a regression: noisy counts, which may be negative.
 
     Args:
@@ -70,14 +57,8 @@ class ErrorCounts(Frozen):
         targets: The same of the targets, from the middle of the range.
     """
 
-    epsilon: Annotated[float, Field(ge=LEAST, le=MOST)]
     errors: Row
     targets: Row
-
-    @property
-    def noises(self) -> tuple[NoisyCounts, NoisyCounts]:
-        """What was added to each table."""
-        return _noises(self.epsilon)
 
 
 class Distance(Frozen):
@@ -114,11 +95,6 @@ class ErrorFigures(Frozen):
     blind: Distance
 
 
-def _noises(epsilon: float) -> tuple[NoisyCounts, NoisyCounts]:
-    errors, targets = (NoisyCounts(share * epsilon / UNIT) for share in SHARES_OF_LABELS)
-    return errors, targets
-
-
 def evaluate(outcomes: Outcomes, epsilon: float, stream: Stream) -> ErrorCounts:
     """The noisy tables; the guarantee is stated at the top of the module.
 
@@ -127,10 +103,7 @@ def evaluate(outcomes: Outcomes, epsilon: float, stream: Stream) -> ErrorCounts:
         epsilon: To spend on the test part.
         stream: Secret; read once.
     """
-    errors, targets = (
-        tuple(noise.add(table, stream.child("table", place)).tolist())
-        for place, (noise, table) in enumerate(zip(_noises(epsilon), tables(outcomes), strict=True))
-    )
+    errors, targets = noisy(tables(outcomes), epsilon, stream)
     return ErrorCounts(epsilon=epsilon, errors=errors, targets=targets)
 
 
@@ -209,7 +182,7 @@ class _Moments:
     def of_counts(cls, counts: Floats, noise: float) -> _Moments:
         """From a table with noise of this variance on each cell; negative cells are not clipped in means."""
         total = float(counts.sum())
-        told = total > _FEWEST * math.sqrt(len(KNOTS) * noise)
+        told = total > FEWEST * math.sqrt(len(KNOTS) * noise)
         weights = counts / total if told else np.full(len(KNOTS), 1.0 / len(KNOTS))
         return cls._of(KNOTS, weights, max(1.0, total), noise, told, total)
 
@@ -261,13 +234,13 @@ def _figures(errors: _Moments, targets: _Moments, target: TargetRange) -> ErrorF
 
 
 def _distance(one: _Estimate, told: bool, span: float) -> Distance:
-    low, high = one.value - _Z * one.deviation, one.value + one.more + _Z * one.deviation
+    low, high = one.value - Z * one.deviation, one.value + one.more + Z * one.deviation
     value = one.value + one.more / 2.0
     return _ordered(value, low, high, span) if told else _ordered(0.0, 0.0, 1.0, span)
 
 
 def _root(one: _Estimate, told: bool, span: float) -> Distance:
-    value, low, high = (math.sqrt(max(0.0, one.value + z * one.deviation)) for z in (0.0, -_Z, _Z))
+    value, low, high = (math.sqrt(max(0.0, one.value + z * one.deviation)) for z in (0.0, -Z, Z))
     return _ordered(value, low, high, span) if told else _ordered(0.0, 0.0, 1.0, span)
 
 
@@ -284,7 +257,7 @@ def _explained(square: _Estimate, variance: _Estimate, told: bool) -> Explained:
     if not told or square.value <= 0.0 or variance.value <= 0.0:
         return Explained(value=0.0, low=-1.0, high=1.0)
     ratio = square.value / variance.value
-    reach = _Z * math.hypot(square.deviation / square.value, variance.deviation / variance.value)
+    reach = Z * math.hypot(square.deviation / square.value, variance.deviation / variance.value)
     low, value, high = (
         min(1.0, max(-1.0, 1.0 - ratio * math.exp(min(50.0, side * reach)))) for side in (1.0, 0.0, -1.0)
     )
@@ -337,15 +310,7 @@ def compare_with_constant(found: ErrorFigures, target: TargetRange, least_gain: 
         least_gain: The smallest R² that counts as a use.
     """
     own, error = found.explained, found.root_mean_square
-    above = own.low > 0.0
-    if above and own.value >= least_gain:
-        state: State = "better"
-    elif own.high - own.low >= UNINFORMATIVE and own.high > least_gain:
-        state = "unknown"
-    elif own.value >= least_gain:
-        state = "unclear"
-    else:
-        state = "hardly" if above else "useless"
+    state = state_of(own.value, own.low, own.high, least_gain)
     told = TOLD.format(
         error=in_unit(error.value, target),
         low=in_unit(error.low, target),

@@ -400,6 +400,44 @@ class AttackResult:
 
 
 @dataclass(frozen=True)
+class ExposureResult:
+    """How far a language model, trained with made-up sentences among its records, prefers them to others like them.
+
+    Args:
+        canaries: How many sentences.
+        copies: How often each was among the training records.
+        fillings: How many other fillings each was ranked among.
+        secret: The tokens of a filling.
+        value: The mean exposure, in bits.
+        low: Lower end of its interval.
+        high: Upper end.
+        largest: The largest exposure of one sentence.
+        chance: The mean exposure of sentences that were not among the records.
+        most: The exposure of a sentence that comes first: what this many fillings can show at most.
+        first: How many sentences came first.
+        confidence: Of the interval.
+    """
+
+    canaries: Annotated[int, Field(ge=2)]
+    copies: Annotated[int, Field(ge=1)]
+    fillings: Annotated[int, Field(ge=1)]
+    secret: Annotated[int, Field(ge=1)]
+    value: Annotated[float, Field(ge=0)]
+    low: Annotated[float, Field(ge=0)]
+    high: Annotated[float, Field(ge=0)]
+    largest: Annotated[float, Field(ge=0)]
+    chance: Annotated[float, Field(ge=0)]
+    most: Annotated[float, Field(ge=0)]
+    first: Count
+    confidence: Proportion
+
+    @property
+    def beats_chance(self) -> bool:
+        """Whether its whole interval lies above that of sentences that were not there."""
+        return self.low > self.chance
+
+
+@dataclass(frozen=True)
 class Audit:
     """The attacks that were run, and in plain words those that were not.
 
@@ -408,12 +446,14 @@ class Audit:
         not_tested: What was left out.
         features: What attacks on features found; None where no features leave.
         sheet: Pictures with the attackers' reconstructions; not among the figures.
+        exposure: Of canary sentences; None unless it was asked for.
     """
 
     attacks: tuple[AttackResult, ...]
     not_tested: tuple[str, ...]
     features: Findings | None = None
     sheet: Annotated[ContactSheet | None, Field(exclude=True)] = None
+    exposure: ExposureResult | None = None
 
     @property
     def made(self) -> tuple[AttackResult | ReconstructionResult, ...]:
@@ -443,7 +483,7 @@ class Audit:
     def rounded(self) -> Audit:
         """Only the figures, rounded like those of `AttackResult`."""
         attacks = tuple(attack.rounded() for attack in self.attacks)
-        return Audit(attacks, self.not_tested, _rounded(self.features))
+        return Audit(attacks, self.not_tested, _rounded(self.features), exposure=_rounded(self.exposure))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, rounded; the contact sheet is not among them."""

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 from torch import nn
 
 from airlock.auditing import query_attack
@@ -33,6 +33,7 @@ from airlock.auditing.attacks import (
     Shadows,
     ShadowSettings,
     balanced,
+    exposure,
     external,
     gradient_norm,
     label_only,
@@ -72,7 +73,16 @@ CLASSES_ALONE = (
     "Attacks with shadow models (LiRA, RMIA, shadow-model attack) and those that see labels alone: they are for models "
     "that predict classes, and this one predicts a number."
 )
+LABELS_ALONE = (
+    "Attacks that see labels alone, and the shadow-model attack, which learns from probabilities of classes: a "
+    "language model has none."
+)
+NO_CANARIES = (
+    "How much of a sentence that is rare in the records can be read off the model (exposure of canaries): "
+    "`airlock audit --canaries 64` trains once more to measure it."
+)
 UNLIKE = "Shadow models trained under the same noise as what leaves; those that were used know none (--like release)."
+NAMES = {"classification": "classifier", "regression": "regression", "language": "language model"}
 NOT_TESTED = (
     "Attacks on what the model says about groups or attributes rather than about one person's presence.",
     "Whether the training data can be reconstructed from the weights.",
@@ -98,6 +108,10 @@ class AuditSettings(Frozen):
         queries: Of the label-only attack, per record.
         engine: Where plain shadow models are trained: "local" or "ray".
         attacks: Names of other packages' attacks to run as well; on networks that leave, and for the dossier only.
+        canaries: Of a language model: how many made-up sentences are added to the records of one more training, whose
+            exposure is measured; none if 0. What leaves never saw them.
+        copies: How often each of them is among those records.
+        fillings: How many others each of them is ranked among.
     """
 
     shadows: Annotated[int, Field(ge=4, le=10_000), AfterValidator(_even)] = 32
@@ -108,6 +122,15 @@ class AuditSettings(Frozen):
     queries: Annotated[int, Field(ge=1)] = 16
     engine: EngineName = "local"
     attacks: tuple[str, ...] = ()
+    canaries: Annotated[int, Field(ge=0, le=10_000)] = 0
+    copies: Annotated[int, Field(ge=1, le=1000)] = 1
+    fillings: Annotated[int, Field(ge=10, le=1_000_000)] = 1000
+
+    @model_validator(mode="after")
+    def _enough_canaries(self) -> Self:
+        if self.canaries == 1:
+            raise ValueError("canaries must be none or at least 2: of one there is no interval")
+        return self
 
 
 def attack_quickly(
@@ -157,17 +180,26 @@ def attack(
     Returns:
         The audit, and the scores of single records, which belong in the vault.
     """
-    attack_set = draw(split, fractions, seed, settings.most)
+    task, attack_set = split.facts.task, draw(split, fractions, seed, settings.most)
+    if task != "classification" and settings.attacks:
+        raise ConfigError(
+            f"no attacks of other packages on a {NAMES[task]}",
+            f"'{settings.attacks[0]}'",
+            "They score classes.",
+            "Leave --attack out.",
+        )
+    if task != "language" and settings.canaries:
+        raise ConfigError(
+            "a language model for --canaries",
+            f"a {NAMES[task]}",
+            "A canary is a sentence, and its exposure is measured by what follows what.",
+            "Leave --canaries out.",
+        )
+    if task == "language":
+        return _of_language(target, attack_set, split, fractions, seed, settings, run, channel)
     if attack_set is None:
         return Audit((), (_why_none(split, fractions), *NOT_TESTED)), {}
-    if split.facts.target is not None:
-        if settings.attacks:
-            raise ConfigError(
-                "no attacks of other packages on a regression",
-                f"'{settings.attacks[0]}'",
-                "They score classes.",
-                "Leave --attack out.",
-            )
+    if task == "regression":
         untold = (*_no_shadows(split), *left_out(split), *NOT_TESTED)
         return _measured(target, _quick(target, attack_set), untold, attack_set)
     found, untested = list(_quick(target, attack_set)), [UNLIKE] if settings.like == "plain" else []
@@ -180,6 +212,31 @@ def attack(
     for work in works:
         _try(work, found, untested)
     return _measured(target, found, (*untested, *left_out(split), *NOT_TESTED), attack_set)
+
+
+def _of_language(
+    target: Target,
+    attack_set: AttackSet | None,
+    split: Split,
+    fractions: SplitConfig,
+    seed: int,
+    settings: AuditSettings,
+    run: Run,
+    channel: Channel | None,
+) -> tuple[Audit, Secrets]:
+    """Attack a language model: whether a text was among its records, and, if asked for, the exposure of canaries."""
+    untested = [LABELS_ALONE, *([UNLIKE] if settings.like == "plain" else [])]
+    kept: Secrets = {}
+    if attack_set is None:
+        audit = Audit((), (_why_none(split, fractions), *NOT_TESTED))
+    else:
+        known, found = attack_set, list(_quick(target, attack_set))
+        _try(lambda: _shadowed(target, known, split, settings, seed, run, channel), found, untested)
+        audit, kept = _measured(target, found, (*untested, *left_out(split), *NOT_TESTED), attack_set)
+    if not settings.canaries or channel is None:
+        return replace(audit, not_tested=(*audit.not_tested, NO_CANARIES)), kept
+    exposed, ranks = exposure(channel, split, settings.canaries, settings.copies, settings.fillings, mix(seed, 2), run)
+    return replace(audit, exposure=exposed), {**kept, "canary-ranks": {"ranks": ranks}}
 
 
 def attack_answers(
@@ -222,7 +279,10 @@ def attack_answers(
 
 
 def _no_shadows(split: Split) -> tuple[str, ...]:
-    return (NO_SHADOWS,) if split.facts.target is None else (CLASSES_ALONE,)
+    task = split.facts.task
+    if task == "regression":
+        return (CLASSES_ALONE,)
+    return (NO_SHADOWS, NO_CANARIES) if task == "language" else (NO_SHADOWS,)
 
 
 def _why_none(split: Split, fractions: SplitConfig) -> str:
@@ -310,7 +370,8 @@ def _shadowed(
             return release_shadows(channel, split, pool, inside, attack_set.rest, beside, seed, inner)
         return _trained(target, pool, inside, attack_set.rest, beside, settings, seed, inner)
 
-    logits, population = _kept(run, "shadows", _mark(settings, seed, pool, inside), work)
+    outputs = _kept(run, "shadows", _mark(settings, seed, pool, inside), work)
+    logits, population = (target.as_logits(own) for own in outputs)
     shadows = Shadows(inside, logits, pool.y)
     never = Shadows(np.zeros((len(inside), len(beside)), bool), population, beside.y)
     says, beside_says = target.answers(pool), target.answers(beside)
@@ -341,7 +402,9 @@ def _plain(
     steps = settings.epochs * max(1, round(float(inside.sum(1).mean()) / settings.batch_size))
     recipe = Recipe(steps=steps, optimiser="adam", learning_rate=target.learning_rate, precision="fp32")
     size, engine = settings.batch_size, settings.engine
-    return train_shadows(target.make, known, inside, recipe, seed, run, batch_size=size, engine=engine)
+    return train_shadows(
+        target.make, known, inside, recipe, seed, run, batch_size=size, engine=engine, loss=target.loss
+    )
 
 
 def _learned(
@@ -380,4 +443,5 @@ def _kept(run: Run, name: str, mark: str, work: Callable[[Run], tuple[Logits, Lo
 def _mark(settings: AuditSettings, seed: int, pool: Records, inside: Mask) -> str:
     """What shadow models depend on, as far as it can differ between two audits of one release."""
     arrays = [torch.from_numpy(np.ascontiguousarray(array)) for array in (pool.x, pool.y, inside)]
-    return f"{settings.model_dump_json(exclude={'engine', 'queries', 'attacks'})} {seed} {digest(arrays).hex()}"
+    beside = {"engine", "queries", "attacks", "canaries", "copies", "fillings"}
+    return f"{settings.model_dump_json(exclude=beside)} {seed} {digest(arrays).hex()}"

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from airlock.auditing.attacks.signals import ask
+from airlock.auditing.attacks.signals import ask, of_losses
 from airlock.auditing.attacks.signals import loss as cross_entropy
 from airlock.auditing.bounds import Floats
 from airlock.data import Records
 from airlock.nets.frontend import Framed
 from airlock.training.ensembles.ensemble import Make
-from airlock.training.losses import CROSS_ENTROPY, Loss
+from airlock.training.losses import CROSS_ENTROPY, NEXT_TOKEN, Loss
 
 _RATE, _HEAD_RATE = 1e-3, 2e-2  # of Adam, for a network and for a linear head on features of norm 1
 
@@ -45,14 +45,22 @@ class Target:
 
     def losses(self, records: Records) -> Floats:
         """Its loss on each record."""
-        found = self.answers(records)
+        found = self.outputs(records)
         if self.loss == CROSS_ENTROPY:
             return cross_entropy(found, records.y)
         given = torch.from_numpy(np.array(found, np.float32)), torch.from_numpy(records.y)
         return np.asarray(self.loss(*given).double().numpy())
 
     def answers(self, records: Records) -> Floats:
-        """Its logits."""
+        """Its logits; of a language model, those of a text's own tokens and of any others (`signals.of_losses`)."""
+        return self.as_logits(self.outputs(records))
+
+    def as_logits(self, outputs: Floats) -> Floats:
+        """Outputs of a network like it, as attacks compare them: (..., records, classes)."""
+        return of_losses(outputs) if self.loss == NEXT_TOKEN else outputs
+
+    def outputs(self, records: Records) -> Floats:
+        """What it gives for each record."""
         device = next(self.net.parameters()).device
         return ask(self.net, records, device)
 

@@ -167,6 +167,13 @@ def open_answerer(
     net = found.card.network
     if net is None:
         return found.card, from_vault(found.card, vault or Vault.open())
+    if not net.outputs:
+        raise Refused(
+            "a network that tells classes apart or predicts a number",
+            "a language model",
+            "The service gives one answer for each record.",
+            "Ask it with airlock.load or airlock predict: it has left, and its answers cost nothing.",
+        )
     interface = Interface("logits", net.input_shape, net.classes, None, "an answer, which costs nothing", {})
     session = export.open_onnx(found.files.read(bundle.ONNX))
     if net.target is not None:

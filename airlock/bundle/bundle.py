@@ -325,7 +325,7 @@ def config_text(
     for key in ("settings", "about"):
         if not table[key]:
             del table[key]
-    if config.data.target is None:
+    if config.task == "classification":
         del table["task"]  # what every config meant before there was a choice
     return tomli_w.dumps(table)
 

@@ -46,7 +46,7 @@ from airlock.accounting import (
 )
 from airlock.accounting.guarantee import PROTECTED
 from airlock.accounting.privacy_filter import divergence
-from airlock.auditing import evaluation, paid_attacks, regression_errors
+from airlock.auditing import evaluation, paid_attacks, perplexity, regression_errors
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.bundle.contents import without_paths
 from airlock.bundle.packing import packing_of
@@ -55,6 +55,7 @@ from airlock.bundle.rendering import text
 from airlock.bundle.rendering.strength import Strength
 from airlock.bundle.rendering.text import CardVerdict
 from airlock.bundle.schema import (
+    AnyUtility,
     Composition,
     Compression,
     DataSummary,
@@ -62,6 +63,7 @@ from airlock.bundle.schema import (
     ErrorUtility,
     FeatureSummary,
     Hashes,
+    LanguageUtility,
     LifetimeBudget,
     NetworkSummary,
     OtherRelease,
@@ -126,8 +128,9 @@ class Card(Frozen):
         secure_noise: Whether the privacy noise was seeded by the operating system.
         noise_made_on: Where the noise was computed, as observed: one place or both; empty if there was none.
         details: Public figures of the plan.
-        utility: How useful the release is; null where utility was only measured inside, or a number is predicted.
+        utility: How useful the release is; null where utility was only measured inside, or there are no classes.
         errors: How far predictions are off, where a number is predicted; otherwise null.
+        language: The perplexity of a language model; otherwise null.
         compression: How much smaller and faster the student is; null where no student leaves.
         audit: Attack figures that are paid for; all others are in the dossier.
         total: Other releases from the same data, and what they cost together with this one; with a register, what
@@ -162,6 +165,7 @@ class Card(Frozen):
     details: dict[str, Scalar]
     utility: Utility | None
     errors: ErrorUtility | None = None
+    language: LanguageUtility | None = None
     compression: Compression | None = None
     audit: PaidAttacks
     total: Composition
@@ -189,7 +193,14 @@ class Card(Frozen):
             raise ValueError("a card must have one recall for each of its classes")
         if (self.utility is not None and self.data.target) or (self.errors is not None and not self.data.target):
             raise ValueError("a card has errors where a number is predicted, and accuracy where records have classes")
+        if self.language is not None and not self.data.language:
+            raise ValueError("a card has a perplexity where records are texts without labels")
         return self
+
+    @property
+    def measured(self) -> AnyUtility | None:
+        """What is stated about how useful the release is; None where that stays inside."""
+        return self.utility or self.errors or self.language
 
     @property
     def artefact(self) -> ArtefactKind:
@@ -253,9 +264,9 @@ def make(
     """
     tuning = tuning_of(config, release.plan)
     order = None if register is None else register.order
-    utility, off = _utility(config, release, facts, tuning, stream, order)
+    useful = _utility(config, release, facts, tuning, stream, order)
     found = PaidAttacks(share=config.attack_share, attacks=tuple(attacks))
-    promise = _promise(release, utility or off, found, tuning)
+    promise = _promise(release, useful, found, tuning)
     data = _data(facts, config)
     packing = packing_of(release.artefact.kind)
     made = Card(
@@ -275,8 +286,9 @@ def make(
         secure_noise=release.secure_noise,
         noise_made_on=release.noise_made_on,
         details=dict(release.plan.details),
-        utility=utility,
-        errors=off,
+        utility=useful if isinstance(useful, Utility) else None,
+        errors=useful if isinstance(useful, ErrorUtility) else None,
+        language=useful if isinstance(useful, LanguageUtility) else None,
         compression=compression,
         audit=found,
         total=_total(promise, others) if register is None else lifetime_total(register),
@@ -298,7 +310,7 @@ def headline(card: Card) -> str:
 def sentences(card: Card) -> Words:
     """All other sentences, also derived from the other fields."""
     return text.write(
-        card.guarantee, card.secure_noise, card.noise_made_on, card.data, card.utility or card.errors, card.audit,
+        card.guarantee, card.secure_noise, card.noise_made_on, card.data, card.measured, card.audit,
         card.total, card.tuning, _particulars(card), card.lifetime,
     )  # fmt: skip
 
@@ -362,22 +374,24 @@ def tuning_of(config: ReleaseConfig, plan: Plan) -> Tuning:
 
 def _utility(
     config: ReleaseConfig, release: Release, facts: Facts, tuning: Tuning, stream: Stream, order: int | None = None
-) -> tuple[Utility | None, ErrorUtility | None]:
+) -> AnyUtility | None:
     """The noisy counts; none where answers leave: their utility was measured with queries beyond the budget."""
     if not packing_of(release.artefact.kind).states_utility:
-        return None, None
+        return None
     found = release.utility
     epsilon = evaluation_epsilon(config, release.guarantee, tuning, found.scores is not None, order)
     if facts.target is not None:
         off = regression_errors.evaluate(found, epsilon, stream)
-        return None, ErrorUtility(counts=off, figures=regression_errors.figures(off, facts.target))
+        return ErrorUtility(counts=off, figures=regression_errors.figures(off, facts.target))
+    if facts.task == "language":
+        vocabulary = facts.vocabulary or 0
+        losses = perplexity.evaluate(found, epsilon, stream)
+        return LanguageUtility(counts=losses, figures=perplexity.figures(losses, vocabulary))
     counts = evaluation.evaluate(found, len(facts.classes), epsilon, stream)
-    return Utility(counts=counts, figures=evaluation.figures(counts)), None
+    return Utility(counts=counts, figures=evaluation.figures(counts))
 
 
-def _promise(
-    release: Release, utility: Utility | ErrorUtility | None, attacks: PaidAttacks, tuning: Tuning
-) -> StatedGuarantee:
+def _promise(release: Release, utility: AnyUtility | None, attacks: PaidAttacks, tuning: Tuning) -> StatedGuarantee:
     """The guarantee, with the cost to each part."""
     plain = release.guarantee.to_dict()
     private = {key: plain[key] for key in ("epsilon", "accountant", "events")}
@@ -390,7 +404,7 @@ def _promise(
     return StatedGuarantee.model_validate(plain | {"parts": parts})
 
 
-def paid_by_test(utility: Utility | ErrorUtility | None, tuning: Tuning) -> dpa.DpEvent:
+def paid_by_test(utility: AnyUtility | None, tuning: Tuning) -> dpa.DpEvent:
     """The events of the test part: the scores of a search, and the counts of every declared run."""
     scores = paid_by_scores(tuning)
     if utility is None:

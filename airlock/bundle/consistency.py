@@ -17,7 +17,7 @@ from airlock._version import VERSION
 from airlock.accounting import PrivacyFilter, compute_epsilon, from_json, raised_by, to_json
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import PROTECTED
-from airlock.auditing import regression_errors
+from airlock.auditing import perplexity, regression_errors
 from airlock.auditing.evaluation import figures
 from airlock.bundle import bundle
 from airlock.bundle.card import (
@@ -140,7 +140,7 @@ def _parts(card: Card) -> Defects:
         if (promise.events.get("events") or [None])[-1] != to_json(holdout):
             defects.append("The private part does not pay for the attack figures on the card.")
     defects += _search(card)
-    wanted = {"test": paid_by_test(card.utility or card.errors, card.tuning), "holdout": holdout}
+    wanted = {"test": paid_by_test(card.measured, card.tuning), "holdout": holdout}
     for name, events in wanted.items():
         part = getattr(parts, name)
         if part.events != to_json(events):
@@ -257,6 +257,11 @@ def _utility(card: Card) -> Defects:
             return ["The counts are not those of what leaves."]
         same = regression_errors.figures(card.errors.counts, card.data.target) == card.errors.figures
         return [] if same else ["How far predictions are off does not follow from the counts."]
+    if card.language is not None:
+        if not stated:
+            return ["The counts are not those of what leaves."]
+        same = perplexity.figures(card.language.counts, card.data.vocabulary or 0) == card.language.figures
+        return [] if same else ["The perplexity does not follow from the counts."]
     if card.utility is None:
         return ["The card does not say how useful what leaves is."] if stated else []
     counts = card.utility.counts

@@ -19,9 +19,10 @@ from pydantic import Field
 
 from airlock._version import VERSION
 from airlock.accounting import Guarantee
-from airlock.auditing import evaluation, regression_errors
+from airlock.auditing import evaluation, perplexity, regression_errors
 from airlock.auditing.audit_game import Verdict
 from airlock.auditing.evaluation import Figures
+from airlock.auditing.perplexity import LanguageFigures
 from airlock.auditing.regression_errors import ErrorFigures
 from airlock.auditing.result import Audit, ContactSheet
 from airlock.bundle.card import Card
@@ -115,8 +116,9 @@ class Dossier(Frozen):
         says: The card's headline, which leaves.
         guarantee: The guarantee on the card.
         secure_noise: Whether the privacy noise was seeded by the operating system.
-        utility: How the test records were classified; null where a number is predicted.
+        utility: How the test records were classified; null where there are no classes.
         errors: How far predictions of test records are off, where a number is predicted; otherwise null.
+        language: The perplexity of a language model on the test texts, without noise; otherwise null.
         audit: All attacks, with all their figures.
         smaller: Results of a student's files on test records; empty where no student leaves.
         sheet: Pictures next to attackers' reconstructions from their features; null where there are none.
@@ -142,6 +144,7 @@ class Dossier(Frozen):
     secure_noise: bool
     utility: ExactUtility | None
     errors: ExactErrors | None = None
+    language: LanguageFigures | None = None
     audit: Audit
     smaller: Annotated[tuple[OnTest, ...], Field(max_length=3)] = ()
     sheet: ContactSheet | None = None
@@ -193,6 +196,11 @@ class Dossier(Frozen):
         """The sentences about attacks on features."""
         return text.write_on_features(self.audit.features)
 
+    @property
+    def on_canaries(self) -> tuple[str, ...]:
+        """The sentence about canary sentences, if their exposure was measured."""
+        return text.write_on_canaries(self.audit.exposure)
+
 
 def make(
     card: Card,
@@ -219,7 +227,7 @@ def make(
 
 def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), followed: str = "") -> Dossier:
     """The dossier of a release that has not been attacked yet."""
-    target = card.data.target
+    target, language = card.data.target, card.data.language
     return Dossier(
         dossier_version=DOSSIER_VERSION,
         release_id=card.release_id,
@@ -231,10 +239,11 @@ def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), foll
         says=card.headline,
         guarantee=card.guarantee,
         secure_noise=card.secure_noise,
-        utility=exact(outcomes, len(card.data.classes)) if target is None else None,
+        utility=exact(outcomes, len(card.data.classes)) if target is None and not language else None,
         errors=None
         if target is None
         else ExactErrors(target=target, figures=regression_errors.exact(outcomes, target)),
+        language=perplexity.exact(outcomes, card.data.vocabulary or 0) if language else None,
         audit=Audit((), ()),
         remarks=tuple(remarks),
         followed=followed,

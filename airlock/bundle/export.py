@@ -2,8 +2,9 @@
 
 The ONNX file is self-contained, without external data, with input `input` (float32, a batch of records; images in [0,
 1]) and output `logits`, for any batch size. Where a number is predicted, its output is `prediction`, in the unit of the
-target and within its declared range: what the network says of the range is converted in the file. ONNX and its runtime
-are imported only when a file is made or read.
+target and within its declared range: what the network says of the range is converted in the file. A language model's
+output is `next_token`: at each place, the log-probability of every token after it. ONNX and its runtime are imported
+only when a file is made or read.
 
 Both files hold the network and nothing else, in one form each: the same network and the same weights always give the
 same bytes (`to_safetensors`, `canonical`), whatever the exporter calls its nodes and whatever it records about the
@@ -19,7 +20,7 @@ import io
 import logging
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -32,10 +33,11 @@ from airlock.config import TargetRange
 from airlock.errors import NetError
 from airlock.methods.contract import NetworkArtefact
 from airlock.nets import domain
+from airlock.nets.hugging_face import LanguageModel, asked_for_tokens
 from airlock.training.losses import MIDDLE
 
-PREDICTION = "prediction"
-OUTPUTS = ("logits", PREDICTION)
+PREDICTION, NEXT = "prediction", "next_token"
+OUTPUTS = ("logits", PREDICTION, NEXT)
 BATCHES = (1, 7)
 TOLERANCE = 1e-4
 FEW = 64  # most numbers in a constant added by the exporter
@@ -44,6 +46,18 @@ _PLAIN = (1, 2, 3, 6, 7, 8)  # kinds of attributes: numbers, text, and lists of 
 _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir", "onnx")
 
 Floats = NDArray[np.float32]
+
+
+class Told(Protocol):
+    """What says what a network's outputs are: an artefact, or what a card says of it."""
+
+    @property
+    def target(self) -> TargetRange | None:
+        """The range of a number."""
+
+    @property
+    def outputs(self) -> int:
+        """How many there are; 0 for a language model."""
 
 
 def to_safetensors(artefact: NetworkArtefact) -> bytes:
@@ -88,13 +102,13 @@ def traced(artefact: NetworkArtefact) -> bytes:
     """
     example = torch.zeros(2, *artefact.input_shape)
     try:
-        with _quiet():
+        with _quiet(), asked_for_tokens(artefact.net):
             program = torch.onnx.export(
                 artefact.net,
                 (example,),
                 dynamo=True,
                 input_names=["input"],
-                output_names=[output_of(artefact.target)],
+                output_names=[output_of(artefact)],
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 external_data=False,
                 optimize=False,  # keeps every weight under its own name and value; ONNX Runtime optimises on loading
@@ -113,9 +127,11 @@ def traced(artefact: NetworkArtefact) -> bytes:
         raise _not_exported(artefact, str(error)) from error
 
 
-def output_of(target: TargetRange | None) -> str:
-    """The name of the output: of classes, or of a number."""
-    return "logits" if target is None else PREDICTION
+def output_of(network: Told) -> str:
+    """The name of the output: of classes, of a number, or of the next token."""
+    if network.target is not None:
+        return PREDICTION
+    return "logits" if network.outputs else NEXT
 
 
 def in_unit(model: Any, target: TargetRange) -> None:
@@ -214,7 +230,7 @@ def canonical(model: Any, tensors: Collection[str]) -> bytes:
     numbered. Notes, names, the producer, unused numbers and fields that ONNX does not know are not among these parts.
 
     Args:
-        model: An ONNX model with the input `input` and the output `logits` or `prediction`.
+        model: An ONNX model with the input `input` and one of `OUTPUTS`.
         tensors: The names of the weights.
 
     Raises:
@@ -225,7 +241,7 @@ def canonical(model: Any, tensors: Collection[str]) -> bytes:
     graph = model.graph
     output = graph.output[0].name if len(graph.output) == 1 else ""
     if [each.name for each in graph.input] != ["input"] or output not in OUTPUTS:
-        raise NotCanonical("other inputs or outputs than `input` and `logits` or `prediction`")
+        raise NotCanonical(f"other inputs or outputs than `input` and {' or '.join(OUTPUTS)}")
     clean = onnx.ModelProto(ir_version=model.ir_version)
     versions = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
     clean.opset_import.add(version=versions[0] if versions else 0)
@@ -376,12 +392,13 @@ def largest_difference(
     session: Any, net: nn.Module, shape: tuple[int, ...], target: TargetRange | None = None
 ) -> float:
     """The largest difference of outputs between ONNX Runtime and torch on random batches, relative to their size."""
-    worst, vocabulary, net = 0.0, domain.vocabulary_of(net), net if target is None else _InUnit(net, target)
+    worst, vocabulary, asked = 0.0, domain.vocabulary_of(net), net if target is None else _InUnit(net, target)
+    name = PREDICTION if target is not None else NEXT if isinstance(net, LanguageModel) else "logits"
     for batch in BATCHES:
         x = probe(batch, shape, vocabulary)
-        with torch.no_grad():
-            wanted = net(torch.from_numpy(x)).numpy()
-        given = session.run([output_of(target)], {"input": x})[0]
+        with torch.no_grad(), asked_for_tokens(net):
+            wanted = asked(torch.from_numpy(x)).numpy()
+        given = session.run([name], {"input": x})[0]
         if given.shape != wanted.shape or not (np.isfinite(given).all() and np.isfinite(wanted).all()):
             return float("inf")
         worst = max(worst, float(np.abs(given - wanted).max() / max(1.0, np.abs(wanted).max())))
@@ -445,9 +462,27 @@ def _not_exported(artefact: NetworkArtefact, found: str) -> NetError:
 
 
 def load_weights(net: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Load these tensors into the net and return it in eval mode; every name and shape must match."""
+    """Load these tensors into the net and return it in eval mode; every name and shape must match.
+
+    What was one tensor under several names, such as a table of tokens that is also the head, stays one if they agree.
+    """
+    shared = _shared(net)
     net.load_state_dict(dict(tensors), strict=True, assign=True)
+    for first, *others in shared:
+        one = net.get_parameter(first)
+        for name in others:
+            if torch.equal(one, net.get_parameter(name)):
+                above, _, own = name.rpartition(".")
+                setattr(net.get_submodule(above), own, one)
     return net.eval()
+
+
+def _shared(net: nn.Module) -> list[list[str]]:
+    """The names of each parameter that has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in net.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [found for found in names.values() if len(found) > 1]
 
 
 @contextlib.contextmanager

@@ -199,8 +199,11 @@ class Pair:
 
         model = onnx.load_model_from_string(self.content)
         session, x = export.open_onnx(self.content), export.probe(1, network.input_shape)
-        given = session.run([export.output_of(network.target)], {"input": x})[0]
-        if given.shape != (1, network.outputs):
+        given = session.run([export.output_of(network)], {"input": x})[0]
+        if not network.outputs:
+            if given.ndim != 3 or given.shape[:2] != (1, network.input_shape[0]):
+                return ["model.onnx does not say what comes next at each place of a text."]
+        elif given.shape != (1, network.outputs):
             return [f"model.onnx does not give the {network.outputs} outputs that the card leads to."]
         turns = sorted({node.op_type for node in model.graph.node} & set(TURNS))
         raise Skip(_not_at_hand(network.name, turns))

@@ -353,7 +353,7 @@ def _of_data(facts: Facts, config: ReleaseConfig, card: Card) -> Iterator[str]:
 
 def _declared(declared: DataConfig) -> dict[str, object]:
     """What a config says of the owner's own data; it always says how many records there are."""
-    classes = declared.classes if declared.target is None else ()
+    classes = declared.classes if declared.target is None and not declared.documents else ()
     table = (sum(column.width for column in declared.columns.values()),)
     texts = None if declared.text is None else (declared.tokens or TOKENS,)
     named: dict[str, object] = {"shape": table if declared.columns else texts or declared.shape}

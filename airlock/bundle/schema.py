@@ -16,6 +16,7 @@ from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Claim, Status, Unit
 from airlock.auditing.evaluation import Evaluation, Figures
 from airlock.auditing.paid_attacks import PaidAttack
+from airlock.auditing.perplexity import LanguageFigures, LossCounts
 from airlock.auditing.regression_errors import ErrorCounts, ErrorFigures
 from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, ReadOff, Shape, TargetRange
 from airlock.data.feature_files import Form, Precision
@@ -35,8 +36,8 @@ class NetworkSummary(Frozen):
     Args:
         name: A built-in name, or the `package.module:function` that created it.
         input_shape: The shape of one record; a batch has a leading axis in addition.
-        classes: The class names, in the order of the outputs; none where a number is predicted.
-        target: The range of that number; null where there are classes.
+        classes: The class names, in the order of the outputs; none where a number or the next token is predicted.
+        target: The range of that number; null where there is none.
     """
 
     name: str
@@ -46,7 +47,7 @@ class NetworkSummary(Frozen):
 
     @property
     def outputs(self) -> int:
-        """How many outputs it has."""
+        """How many outputs it has; 0 for a language model, which has one for each token."""
         return len(self.classes) if self.target is None else 1
 
 
@@ -89,7 +90,7 @@ class DataSummary(Frozen):
         name: The name of the data set.
         origin: Where the data and their sizes come from, in one sentence.
         shape: The shape of one record.
-        classes: The class names.
+        classes: The class names; none where a number or the next token is predicted.
         records: The public number of records from which the training records were taken; need not be exact.
         test_records: The size of the official test set, if there is one.
         public_share: The share of the records (of the people, where these are the protected unit) that the holder
@@ -99,7 +100,7 @@ class DataSummary(Frozen):
             records is protected less.
         read_off: Which of these, or of the columns, the holder read off the records, so that the guarantee does not
             cover them.
-        target: The declared range of the number that is predicted; null where records have classes.
+        target: The declared range of the number that is predicted; null where none is.
         vocabulary: Of texts: how many different numbers their tokens become; null for other data.
         tokenizer: Of texts: SHA-256 of the public tokenizer.json; null for other data.
     """
@@ -117,6 +118,11 @@ class DataSummary(Frozen):
     target: TargetRange | None = None
     vocabulary: Annotated[int, Field(ge=2)] | None = None
     tokenizer: Hash | None = None
+
+    @property
+    def language(self) -> bool:
+        """Whether records are texts without labels, of which the next token is predicted."""
+        return self.vocabulary is not None and not self.classes and self.target is None
 
     @property
     def units(self) -> int:
@@ -200,6 +206,21 @@ class ErrorUtility(Frozen):
 
     counts: ErrorCounts
     figures: ErrorFigures
+
+
+class LanguageUtility(Frozen):
+    """How useful a language model is: noisy counts of test texts, which are paid for, and the perplexity that follows.
+
+    Args:
+        counts: The noisy tables, and what they cost a test record, or a test person: one text of each is counted.
+        figures: Perplexity after and before training, with intervals that account for the noise.
+    """
+
+    counts: LossCounts
+    figures: LanguageFigures
+
+
+AnyUtility = Utility | ErrorUtility | LanguageUtility
 
 
 class PaidAttacks(Frozen):

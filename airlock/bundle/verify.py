@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from airlock import isolation
-from airlock.auditing import regression_errors
+from airlock.auditing import perplexity, regression_errors
 from airlock.auditing.evaluation import far
 from airlock.bundle import bundle, consistency, dossier, gate, models, older, replan
 from airlock.bundle.card import OLDEST, Card, older_note, schema
@@ -453,7 +453,7 @@ def _record(files: Contents, card: Card | None, vault: Vault) -> Defects:
 
 def _counts(card: Card | None, vault: Vault) -> Defects:
     """Whether the card's counts are those of the release in the vault plus noise of the stated size."""
-    if card is None or (card.utility is None and card.errors is None):
+    if card is None or card.measured is None:
         raise Skip("The card has no counts of test records.")
     try:
         kept = vault.load(card.release_id).get(OUTCOMES)
@@ -464,6 +464,8 @@ def _counts(card: Card | None, vault: Vault) -> Defects:
     outcomes = Outcomes.of_arrays(kept)
     if card.errors is not None:
         probability = regression_errors.far(card.errors.counts, outcomes)
+    elif card.language is not None:
+        probability = perplexity.far(card.language.counts, outcomes)
     else:
         assert card.utility is not None
         probability = far(card.utility.counts, outcomes)

@@ -51,6 +51,12 @@ def audit(
     attack: list[str] = typer.Option(
         [], "--attack", help="Also an attack that an installed package brings, by its name. Repeatable."
     ),
+    canaries: int = typer.Option(
+        0,
+        help="Of a language model: so many made-up sentences are added to the records of one more training, whose "
+        "exposure is measured.",
+    ),
+    copies: int = typer.Option(1, help="How often each of these sentences is among those records."),
     net: str | None = typer.Option(
         None,
         help="The network, if it is your own (package.module:function) or another package's (its name); is imported.",
@@ -73,7 +79,8 @@ def audit(
     from airlock.config import parse
     from airlock.pipeline import audit_bundle
 
-    asked = {"shadows": shadows, "like": like, "epochs": epochs, "most": records, "engine": engine, "attacks": attack}
+    asked = {"shadows": shadows, "like": like, "epochs": epochs, "most": records, "engine": engine, "attacks": attack,
+             "canaries": canaries, "copies": copies}  # fmt: skip
     own: dict[str, Any] = overrides(settings)
     if data is not None:
         own["data.source"] = str(Path(data).absolute()) if Path(data).exists() else data
@@ -129,6 +136,7 @@ def _print(done: Audited, folder: Path) -> None:
     notes = [found.headline, "AUC: 0.5 is random guessing, 1 is certainty; 95% intervals."]
     notes += [f"Members found at 0.1% and 1% false positives: {words}" for words in sorted(refusals)]
     notes += found.on_features
+    notes += found.on_canaries
     notes += [f"Not tested: {line}" for line in found.audit.not_tested]
     if found.teacher is not None:
         areas = [f"{one.name}: {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in found.teacher.attacks]

@@ -224,6 +224,7 @@ def _drawable(made: Plan, curve: Curve | None) -> Curve:
     raise Refused(what, "no bound", why, "Leave out --figure, or use a proven method.")
 
 
+NEXT = "the mean cross-entropy of a text's next tokens; what is cut off or empty does not count"
 CHOSEN = "chosen from public facts, since the config names none; to fix it, write method = "
 
 
@@ -239,6 +240,7 @@ def _parts(config: ReleaseConfig, data_dir: Path | None) -> dict[str, Any]:
     sizes = {name: facts.expected(name, config.split) for name in names}
     target = facts.target
     predicts = {} if target is None else {"predicts": f"{in_unit(target.min, target)} to {in_unit(target.max, target)}"}
+    predicts |= {"loss": NEXT} if facts.task == "language" else {}
     reads = {} if facts.vocabulary is None else {
         "reads": {"tokens": facts.shape[0], "vocabulary": facts.vocabulary, "tokenizer": facts.tokenizer}
     }  # fmt: skip
@@ -261,6 +263,7 @@ def _print_table(made: Plan, parts: dict[str, Any], chosen: bool) -> None:
         ("parts, about", ", ".join(f"{size:,} {name}" for name, size in parts["sizes"].items() if size)),
         *([("no attacks", parts["no_attacks"])] if parts["no_attacks"] else []),
         *([("predicts a number, from", parts["predicts"])] if "predicts" in parts else []),
+        *([("loss of a record", parts["loss"])] if "loss" in parts else []),
         *(_about_texts(parts["reads"]) if "reads" in parts else []),
         *((key.replace("_", " "), _number(value)) for key, value in made.details.items()),
     ]

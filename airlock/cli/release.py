@@ -164,6 +164,7 @@ def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
         "lifetime": None if card.lifetime is None else card.lifetime.model_dump(),
         "utility": None if card.utility is None else card.utility.figures.accuracy.model_dump(),
         **({} if card.errors is None else {"errors": card.errors.figures.model_dump()}),
+        **({} if card.language is None else {"language": card.language.figures.model_dump()}),
         "guarantee": outcome.release.guarantee.to_dict(),
         "inside": {
             **_exact(outcome.dossier),
@@ -173,15 +174,18 @@ def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
 
 
 def _exact(inside: Dossier) -> dict[str, Any]:
-    """Accuracy as counted, or how far predictions of a number are off."""
+    """Accuracy as counted, how far predictions of a number are off, or perplexity."""
     if inside.utility is not None:
         return {"accuracy": inside.utility.figures.accuracy.model_dump()}
+    if inside.language is not None:
+        return {"language": inside.language.model_dump()}
     assert inside.errors is not None
     return {"errors": inside.errors.figures.model_dump()}
 
 
 def print_summary(outcome: Outcome, out: Path) -> None:
     """A summary of the card."""
+    from airlock.auditing.perplexity import rows as language_rows
     from airlock.auditing.regression_errors import rows as error_rows
     from airlock.bundle.rendering.text import CHOSEN
 
@@ -203,6 +207,12 @@ def print_summary(outcome: Outcome, out: Path) -> None:
     if inside.errors is not None:
         named = error_rows(inside.errors.figures, inside.errors.target)
         rows += [[f"{name}, exact, stays inside", f"{value} ({interval})"] for name, value, interval in named[:3]]
+    if card.language is not None:
+        named = language_rows(card.language.figures)
+        rows += [[f"{name}, on the card", f"{value} ({interval})"] for name, value, interval in named]
+    if inside.language is not None:
+        named = language_rows(inside.language)
+        rows += [[f"{name}, exact, stays inside", f"{value} ({interval})"] for name, value, interval in named[:2]]
     rows += [
         [f"attack, stays inside: {a.name}", f"{a.score} {_interval(a.value, a.low, a.high)}"]
         for a in inside.audit.attacks

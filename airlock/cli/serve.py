@@ -142,7 +142,7 @@ def predict(
     require_approval: list[Path] = ApprovalOption,
     vault: Path | None = VaultOption,
 ) -> None:
-    """Predict the classes of raw rows, or a number for each, with the network of a bundle, which is verified first."""
+    """Predict the class of each raw row, a number, or a text's perplexity, with a bundle's network; it must verify."""
     isolation.start()  # while the libraries are imported here
     from airlock.bundle import Vault
     from airlock.bundle.receiving.model import load
@@ -177,7 +177,8 @@ def _written(model: ReleasedModel, blocks: Iterator[Predictions], out: Path | No
 
     parts: list[Predictions] = []
     done = 0
-    header = ["row", "prediction", *(f"probability of {name}" for name in model.classes)]
+    said = "perplexity" if model.schema.language else "prediction"
+    header = ["row", said, *(f"probability of {name}" for name in model.classes)]
     for block in blocks:
         if out is None:
             print_text(_lines([*([] if parts else [header]), *_cells(block, done)]))

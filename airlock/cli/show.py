@@ -20,6 +20,7 @@ from airlock.cli.terminal import (
 
 if TYPE_CHECKING:
     from airlock.auditing.evaluation import Figure
+    from airlock.auditing.perplexity import LanguageFigures
     from airlock.auditing.regression_errors import ErrorFigures
     from airlock.auditing.result import AttackResult
     from airlock.bundle.dossier import Dossier
@@ -79,6 +80,8 @@ def show(
     if card.errors is not None and card.data.target is not None:
         rows.append(["beside a constant", compare_with_constant(card.errors.figures, card.data.target).sentence])
         rows += _errors(card.errors.figures, card.data.target)
+    elif card.language is not None:
+        rows += _language(card.language.figures)
     else:
         rows += [[name, _figure(one)] for name, one in useful_rows(card)] or [["accuracy", card.words.utility]]
     if card.compression is not None:
@@ -136,8 +139,11 @@ def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     if off is not None:
         rows.append(["beside a constant", compare_with_constant(off.figures, off.target).sentence])
         rows += _errors(off.figures, off.target)
+    if made.language is not None:
+        rows += _language(made.language)
     rows += [[f"attack: {attack.name}", _attack(attack)] for attack in made.audit.attacks]
     rows += [["attacks on features", sentence] for sentence in made.on_features]
+    rows += [["canary sentences", sentence] for sentence in made.on_canaries]
     rows += [["not tested", sentence] for sentence in made.audit.not_tested]
     rows += [[f"teacher: {attack.name}", _attack(attack)] for attack in (made.teacher.attacks if made.teacher else ())]
     rows += [["court", f"{one.sentence}\nWhat was run: {one.what}; {one.pairs} pairs of runs."] for one in made.court]
@@ -152,6 +158,14 @@ def _errors(found: ErrorFigures, target: TargetRange) -> list[list[str]]:
     from airlock.auditing.regression_errors import rows as error_rows
 
     return [[name, f"{value} ({interval})"] for name, value, interval in error_rows(found, target)]
+
+
+def _language(found: LanguageFigures) -> list[list[str]]:
+    from airlock.auditing.perplexity import compare_with_guessing
+    from airlock.auditing.perplexity import rows as language_rows
+
+    own = [[name, f"{value} ({interval})"] for name, value, interval in language_rows(found)]
+    return [["beside guessing", compare_with_guessing(found).sentence], *own]
 
 
 def _print_sizes(found: Compression) -> None:

@@ -76,7 +76,7 @@ def read_all(config: ReleaseConfig, data_dir: Path | None) -> tuple[Facts, Raw, 
             "Nothing is ever downloaded.",
             f"Get it: {source.get} Another folder can be given with --data-dir or in AIRLOCK_DATA.",
         )
-    pool, test = (None if raw is None else replace(raw, person=None) for raw in place.read())
+    pool, test = (None if raw is None else _without_labels(raw, facts) for raw in place.read())
     assert pool is not None
     if source.text is not None:
         tokenizer = open_tokenizer(config.data)
@@ -105,6 +105,11 @@ def _encoded(raw: Raw, tokenizer: Tokenizer, name: str) -> Raw:
     return replace(raw, x=tokenizer.encode(name, memory.text(raw.x), raw.faults))
 
 
+def _without_labels(raw: Raw, facts: Facts) -> Raw:
+    """Of a named source: whose each record is is not used, nor its label where the next token is predicted."""
+    return replace(raw, person=None, y=np.zeros(len(raw.y), np.int64) if facts.task == "language" else raw.y)
+
+
 def _facts(config: ReleaseConfig, source: Source, read_by: tuple[str, int] | None) -> Facts:
     """The facts of a named source: as published, unless the config declares a subset."""
     data = config.data
@@ -128,6 +133,13 @@ def _facts(config: ReleaseConfig, source: Source, read_by: tuple[str, int] | Non
             "It has no official test set; test records are split off from it.",
             "Set split.test.",
         )
+    if config.task == "language" and source.text is None:
+        raise ConfigError(
+            'texts for task = "language"',
+            f"the named source '{source.name}'",
+            "A language model predicts the next token of a text.",
+            "Take a source of texts, or your own file with data.text.",
+        )
     sizes = "declared" if data.records or data.test_records else "as published"
     origin = f"{source.title}; its sizes are public and {sizes}."
     if source.package:
@@ -139,7 +151,7 @@ def _facts(config: ReleaseConfig, source: Source, read_by: tuple[str, int] | Non
     return Facts(
         name=data.name or source.name,
         shape=shape,
-        classes=source.classes,
+        classes=() if config.task == "language" else source.classes,
         records=data.records or source.records,
         test_records=data.test_records or source.test_records,
         origin=origin,
@@ -170,6 +182,8 @@ def _remarks(split: Split, pool: Records, test: Records | None, fractions: Split
         wanted = share(part, fractions, test is not None) > 0 or part in ("private", "test")
         if wanted and not len(getattr(split, part)):
             found.append(about_empty(part, "Give more records, or change the fractions in [split]."))
+    if facts.task == "language":
+        return tuple(found)
     if facts.target is None:
         found += about_classes(split.private.y, facts.classes)
     if len(np.unique(pool.y)) == 1 and facts.target is not None:

@@ -201,7 +201,9 @@ def facts(config: ReleaseConfig) -> Facts:
             "need not be exact; it sets the sampling rate and the size of a step, and the guarantee holds regardless.",
             "Add a line such as records = 10000.",
         )
-    classes, named_by = _classes(data) if data.target is None else ((), "")
+    if config.task == "language":
+        _check_documents(data, kind)
+    classes, named_by = _classes(data) if config.task == "classification" else ((), "")
     sized_by = "read off the records" if "records" in data.read_off else "declared, not counted"
     has_test = data.test is not None or _holds_test(path, kind)
     if data.test_records is not None and not has_test:
@@ -212,15 +214,19 @@ def facts(config: ReleaseConfig) -> Facts:
             "Remove it, or name the file in data.test.",
         )
     shape = kind.shape(path, data)
+    about = {
+        "classification": f"classes are {named_by}.",
+        "regression": "the target's range is declared.",
+        "language": "texts have no labels.",
+    }
     tokenizer = None if data.text is None else open_tokenizer(data)
     known = Facts(
         name=data.name or "private data",
         shape=shape,
-        classes=check_classes(classes) if data.target is None else (),
+        classes=check_classes(classes) if config.task == "classification" else (),
         records=data.records,
         test_records=(data.test_records or max(1, round(data.records * config.split.test))) if has_test else None,
-        origin=f"The owner's {kind.title}; the number of records is {sized_by}; "
-        + (f"classes are {named_by}." if data.target is None else "the target's range is declared."),
+        origin=f"The owner's {kind.title}; the number of records is {sized_by}; " + about[config.task],
         columns=tuple(data.columns.items()),
         vocabulary=None if tokenizer is None else tokenizer.vocabulary,
         tokenizer=None if tokenizer is None else tokenizer.digest,
@@ -317,6 +323,21 @@ def _check_keys(data: DataConfig, kind: FileKind) -> None:
         raise ConfigError(f"data.test to be a {kind.title}, like data.source", f"a {_kind(path).title}")
     if _holds_test(Path(data.source), kind):
         raise ConfigError("test records in one place", "both x_test in data.source and data.test", do="Remove one.")
+
+
+def _check_documents(data: DataConfig, kind: FileKind) -> None:
+    """Refuse what holds no texts without labels, before anything is read."""
+    if data.text is None or kind in (NPZ, IMAGES, ARRAYS):
+        raise ConfigError(
+            'a table with a column of texts in data.text, for task = "language"',
+            f"{_a(kind.title)}" + ("" if data.text is not None else " without data.text"),
+            "A language model predicts the next token of a text.",
+            "Give a CSV, TSV, Parquet or JSON lines file, a folder of a data set, or a frame.",
+        )
+
+
+def _a(title: str) -> str:
+    return title if title.startswith("arrays") else f"a {title}"
 
 
 def _holds_test(path: Path, kind: FileKind) -> bool:

@@ -37,7 +37,7 @@ from airlock.config import Column, ReadOff, SplitConfig, TargetRange
 from airlock.errors import ConfigError
 
 Part = Literal["private", "public", "test", "holdout"]
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "regression", "language"]
 Array = NDArray[np.generic]
 _LAST = 1.0 - 2.0**-53  # the largest position: private
 _SHOWN = 20  # class names in an error
@@ -54,7 +54,7 @@ class Facts:
     Args:
         name: What the card calls it.
         shape: The shape of one record: (features,) or (channels, height, width).
-        classes: The class names, in the order of the labels; none where a number is predicted.
+        classes: The class names, in the order of the labels; none where a number or the next token is predicted.
         records: The public number of records from which the private part is taken; it need not be exact.
         test_records: The size of the official test set; None if the test records are split off from `records`.
         origin: One sentence for the card: where the data and its sizes come from.
@@ -87,12 +87,14 @@ class Facts:
 
     @property
     def task(self) -> Task:
-        """What is learnt: which class a record has, or a number."""
-        return "classification" if self.target is None else "regression"
+        """What is learnt: which class a record has, a number, or the next token of a text that has no label."""
+        if self.target is not None:
+            return "regression"
+        return "classification" if self.classes else "language"
 
     @property
     def outputs(self) -> int:
-        """How many outputs a network for it has."""
+        """How many outputs a network for it has; 0 for a language model, which has one for each token (`nets`)."""
         return len(self.classes) if self.target is None else 1
 
     @property
@@ -188,7 +190,8 @@ class Records:
 
     Args:
         x: Inputs.
-        y: Labels: places of classes, or targets in steps of their declared range (`config.STEPS`).
+        y: Labels: places of classes, or targets in steps of their declared range (`config.STEPS`); 0
+            where there are none.
         person: Whose each record is: equal numbers are the same person. None: every record is a person of its own.
     """
 

@@ -247,7 +247,7 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
             "Ranges and categories inferred from the records would leak information about them.",
             'For each column, write { min = 0, max = 120 } or ["red", "green"] or name texts in data.text.',
         )
-    if data.label is None:
+    if data.label is None and not data.documents:
         raise ConfigError("the label column's name in data.label", "none", do="Add a line label = '...'.")
     if data.label in data.columns:
         raise ConfigError(
@@ -256,7 +256,7 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
             "A model that is given the label learns nothing.",
             "Remove it from data.columns.",
         )
-    if data.text == data.label:
+    if data.text is not None and data.text == data.label:
         raise ConfigError(
             "the label column and the column of texts to be two",
             f"'{data.label}' as both",
@@ -309,18 +309,19 @@ def encode_blocks(
     blocks: Iterator[dict[str, Cells]], path: Path, data: DataConfig, classes: tuple[str, ...], faults: Faults
 ) -> Raw:
     """Blocks of cells by column name, encoded by the declared schema; each record by itself."""
-    label, features = str(data.label), shape(path, data)[0]
+    label, features = data.label, shape(path, data)[0]
     tokenizer = None if data.text is None else open_tokenizer(data)
     xs, ys, first = [np.empty((0, features), np.float32)], [np.empty(0, np.int64)], 0
     ids: list[str | None] = []
     for cells in blocks:
         if data.person is not None:
             ids += [None if cell is None else str(cell) for cell in cells[data.person]]
-        ys.append(
-            labels(label, cells[label], classes, faults, first)
-            if data.target is None
-            else targets(label, cells[label], data.target, faults, first)
-        )
+        if label is None:
+            ys.append(np.zeros(len(cells[str(data.text)]), np.int64))
+        elif data.target is None:
+            ys.append(labels(label, cells[label], classes, faults, first))
+        else:
+            ys.append(targets(label, cells[label], data.target, faults, first))
         check_bytes(path, 4 * features * (first + len(ys[-1])))
         if tokenizer is None:
             xs.append(encode(data.columns, cells, faults, first))
@@ -333,8 +334,9 @@ def encode_blocks(
 
 def wanted(data: DataConfig) -> dict[str, Column | None]:
     """What is read of a table: the label, the schema's columns or the texts, and the people's identifiers."""
-    label, texts = str(data.label), [name for name in (data.text, data.person) if name is not None]
-    return {label: declared(data, label), **data.columns, **dict.fromkeys(texts)}
+    texts = [name for name in (data.text, data.person) if name is not None]
+    label = {} if data.label is None else {data.label: declared(data, data.label)}
+    return {**label, **data.columns, **dict.fromkeys(texts)}
 
 
 def csv_blocks(

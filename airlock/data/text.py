@@ -22,7 +22,7 @@ import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,31 @@ class Tokenizer:
             else:
                 block[place, : len(found)] = found
         return block
+
+    def begun(self, text: str) -> list[int]:
+        """The numbers of a text that is to go on, without the tokenizer's own end; none if it cannot be read.
+
+        What leaves no room for one more token is not read.
+        """
+        found = self.numbers(text)
+        own = [] if isinstance(found, Fault) else found
+        while own and own[-1] in self.ends:
+            own.pop()
+        return own[: self.tokens - 1]
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The numbers that the tokenizer puts at the end of a text by itself."""
+        whole, found = self.encoder.encode("a"), set()
+        for number, special in zip(reversed(whole.ids), reversed(whole.special_tokens_mask), strict=True):
+            if not special:
+                break
+            found.add(number + 1)
+        return frozenset(found)
+
+    def decode(self, numbers: Sequence[int]) -> str:
+        """The text of these numbers, as far as they have one."""
+        return str(self.encoder.decode([one - 1 for one in numbers if one > 0]))
 
     def numbers(self, text: str) -> list[int] | Fault:
         """The numbers of one text, at most T of them, or what is wrong with it."""

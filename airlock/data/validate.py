@@ -27,6 +27,7 @@ _NUMBER = Fault(
     "One such number ruins every gradient it enters: fill in missing values and scale by public constants beforehand.",
 )
 _DO = "Correct the labels or data.classes."
+_NOTHING_NEXT = Fault("fewer than two tokens, of which the second is to be predicted", "Remove such texts.")
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,11 @@ def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[st
 
 
 def _check_labels(facts: Facts, raw: Raw, y: NDArray[np.integer]) -> None:
-    """Find the records whose label is no declared class, or whose target is no step of its range."""
+    """Find the records whose label is no declared class, or target no step of its range, or without a next token."""
     classes = len(facts.classes)
+    if facts.task == "language":
+        raw.faults.add(_NOTHING_NEXT, np.flatnonzero(raw.x[:, 1] == 0))
+        return
     if facts.target is None:
         unknown, known = Fault(f"a label outside 0 to {classes - 1}, of {classes} declared classes", _DO), classes
     else:

@@ -76,6 +76,11 @@ RENAMED: dict[str, str] = {
     "answers/poll": "answers/votes",
 }
 METHODS = plugins.methods(_OWN)
+_MADE_FOR_ANOTHER = {
+    "classification": "Its loss and its noise are not made for classes.",
+    "regression": "Its loss and its noise are made for classes, not for a number.",
+    "language": "Its loss and its noise are made for labels, and texts without labels have none.",
+}
 
 
 def register(method: type[Channel]) -> type[Channel]:
@@ -128,8 +133,8 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
     if facts.task not in method.tasks:
         raise ConfigError(
             f"a method for {facts.task}",
-            f"{method.channel}/{method.method}, which predicts classes",
-            "Its loss and its noise are made for classes, not for a number.",
+            f"{method.channel}/{method.method}, which does not learn that",
+            _MADE_FOR_ANOTHER[facts.task],
             f"Take one of these: {', '.join(learning(facts.task))}.",
         )
     if facts.vocabulary is not None and not method.texts:

@@ -84,7 +84,7 @@ class NetworkArtefact:
         net: The module.
         net_name: A built-in name, or the user's `package.module:function`.
         input_shape: Of one record.
-        classes: The class names, in the order of the outputs; none where a number is predicted.
+        classes: The class names, in the order of the outputs; none where a number or the next token is predicted.
         target: The range of that number; its one output says where in the range it lies (`training.losses`).
     """
 
@@ -104,7 +104,7 @@ class NetworkArtefact:
 
     @property
     def outputs(self) -> int:
-        """How many outputs it has."""
+        """How many outputs it has; 0 for a language model, which has one for each token."""
         return len(self.classes) if self.target is None else 1
 
     @property

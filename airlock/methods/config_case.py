@@ -218,7 +218,10 @@ def neighbours(facts: Facts, seed: int) -> tuple[Split, Split]:
 
     def some(count: int) -> Records:
         made_up = numbers(count, facts.shape, facts.vocabulary, chance)
-        y = np.arange(count) % len(facts.classes) if facts.target is None else chance.integers(0, STEPS + 1, count)
+        if facts.task == "regression":
+            y = chance.integers(0, STEPS + 1, count)
+        else:
+            y = np.arange(count) % max(1, len(facts.classes))
         return Records((255 * made_up).astype(np.uint8) if len(facts.shape) == 3 else made_up, y)
 
     private, public = some(PRIVATE), some(PUBLIC)

@@ -191,7 +191,7 @@ class Channel(ABC, Generic[F]):
     # Whose presence it can protect: "record", "person". A subclass that computes something else says so again.
     units: ClassVar[frozenset[str]] = frozenset({"record"})
     weighs_classes: ClassVar[bool] = False  # whether it learns from labels in a way that `class_weights` can change
-    # What it learns: "classification", "regression". Not inherited: a subclass has to say itself that it may.
+    # What it learns: "classification", "regression", "language". Not inherited: a subclass has to say so itself.
     tasks: ClassVar[frozenset[str]] = CLASSES
     # Whether its records may be texts, whose numbers are names of tokens. Not inherited either.
     texts: ClassVar[bool] = False

@@ -64,12 +64,13 @@ from airlock.nets import MEMORY, check, create, default_name, hugging_face, name
 from airlock.nets.domain import declare, drawn, vocabulary_of
 from airlock.nets.hugging_face import merged
 from airlock.nets.registry import seed_torch
-from airlock.training import Poisson, PrivateGradients, Resident, Run, fit, outcomes_of
+from airlock.training import Poisson, PrivateGradients, Resident, Run, fit, losses_of, outcomes_of
 from airlock.training.augment import Name as AugmentName
 from airlock.training.augment import named
 from airlock.training.gradients import Gradients
 from airlock.training.loop import Augment, Recipe
 from airlock.training.losses import loss_for
+from airlock.training.outcomes import Outcomes
 from airlock.training.sampling import sampled
 
 ASSUMPTIONS = (
@@ -293,11 +294,18 @@ class NoisyTraining(Channel[DpSgdFigures]):
         return Executed(
             artefact=NetworkArtefact.leaving(merged(net), self.public_net_name, self.facts),
             events=executed,
-            utility=outcomes_of(net, split.test, self.facts.task),
+            utility=self.outcomes(net, split.test),
             details={**plan.details, **self.measured(gradients)},
             secrets=self.kept(gradients),
             inside=self.unpaid(gradients),
         )
+
+    def outcomes(self, net: nn.Module, test: Records) -> Outcomes:
+        """What became of the test records; of a language model also how well it did before it was trained."""
+        if self.facts.task != "language":
+            return outcomes_of(net, test, self.facts.task)
+        before = self.untrained().to(next(net.parameters()).device)
+        return losses_of(net, before, test, self.facts.vocabulary or 0)
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:
         """Trains one network, which is reset to its initial weights each time."""

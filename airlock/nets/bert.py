@@ -113,7 +113,8 @@ class Bert(nn.Module):
 
 def at_once(net: nn.Module) -> int | None:
     """How many records a network should process at once; None if as many as usual."""
-    return min((layer.at_once for layer in net.modules() if isinstance(layer, Bert)), default=None)
+    found = (getattr(layer, "at_once", None) for layer in net.modules())
+    return min((one for one in found if isinstance(one, int)), default=None)
 
 
 def minilm_linear(shape: tuple[int, ...], classes: int) -> Framed:

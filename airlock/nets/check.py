@@ -24,7 +24,7 @@ def check(net: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> No
         net: The network.
         name: What the user called it, for the message.
         shape: The shape of one record.
-        classes: How many logits it must return.
+        classes: How many logits it must return; 0 for a language model, whose one output is a text's loss.
 
     Raises:
         NetError: It cannot be; the message names the layer, the reason and the remedy.
@@ -33,7 +33,7 @@ def check(net: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> No
         _check_layer(path or type(layer).__name__, layer, name)
     _check_parameters(net, name)
     outputs = _try(net, name, shape)
-    _check_outputs(outputs, name, classes)
+    _check_outputs(outputs, name, max(1, classes))
     check_independence(net, name, shape)
 
 

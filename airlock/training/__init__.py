@@ -29,7 +29,7 @@ from airlock.training.ensembles.align import Aligned, align
 from airlock.training.ensembles.ensemble import Ensemble, train_together
 from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit
-from airlock.training.outcomes import count_correct, outcomes_of, predict
+from airlock.training.outcomes import count_correct, losses_of, outcomes_of, predict
 from airlock.training.private import PrivateGradients
 from airlock.training.sampling import Poisson, Shuffled
 
@@ -47,6 +47,7 @@ __all__ = [
     "align",
     "count_correct",
     "fit",
+    "losses_of",
     "outcomes_of",
     "predict",
     "train_together",

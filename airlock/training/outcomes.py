@@ -9,6 +9,7 @@ of outcomes a histogram in which one person moves one cell (`auditing.evaluation
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +33,9 @@ class Outcomes:
     """The outcomes of the test records, in their order; secret.
 
     Args:
-        labels: The true classes; where a number is predicted, the targets in steps of their range (`config.STEPS`).
-        predicted: The predicted classes, or numbers.
+        labels: The true classes; where a number is predicted, the targets in steps of their range (`config.STEPS`); of
+            a language model, what each text's loss was before training, in steps of `largest_loss`.
+        predicted: The predicted classes, or numbers, or losses after training.
         scores: With two classes the probability of class 1, with more that of the predicted class; None if only labels
             are returned. Whether there are scores is a property of the method, never of the records.
     """
@@ -64,6 +66,15 @@ class Outcomes:
     def of_targets(cls, found: Tensor, targets: Whole) -> Outcomes:
         """From a network's single output per record; each is clamped to the declared range."""
         return cls(targets, torch.round(STEPS * placed(found)).to(torch.int64).numpy())
+
+    @classmethod
+    def of_losses(cls, before: Tensor, after: Tensor, vocabulary: int) -> Outcomes:
+        """From every text's mean loss before and after training; one that is no number counts as a guess."""
+        found = [
+            torch.nan_to_num(side.double() / largest_loss(vocabulary), nan=1.0).clamp(0.0, _FAR_OFF)
+            for side in (before, after)
+        ]
+        return cls(*(torch.round(STEPS * side).to(torch.int64).numpy() for side in found))
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Outcomes:
@@ -109,9 +120,15 @@ class Outcomes:
         return "Outcomes(not shown)"
 
 
+def largest_loss(vocabulary: int) -> float:
+    """Ln V, which guessing one of V tokens costs; a text has so many different numbers, of which 0 is no token."""
+    return math.log(vocabulary - 1)
+
+
 # Evaluating a network.
 
 _BATCH = 1024
+_FAR_OFF = 64.0  # times ln V: more than any loss that means something
 
 
 def predict(net: nn.Module, records: Records) -> Tensor:
@@ -131,6 +148,12 @@ def predict(net: nn.Module, records: Records) -> Tensor:
 def count_correct(net: nn.Module, records: Records) -> int:
     """How many records the network classifies correctly."""
     return int((predict(net, records).argmax(1).numpy() == records.y).sum())
+
+
+def losses_of(net: nn.Module, before: nn.Module, records: Records, vocabulary: int) -> Outcomes:
+    """How badly a language model predicts the tokens of every text, and how badly it did before it was trained."""
+    earlier, later = (predict(one, records)[:, 0] for one in (before, net))
+    return Outcomes.of_losses(earlier, later, vocabulary)
 
 
 def outcomes_of(net: nn.Module, records: Records, task: str = "classification") -> Outcomes:

@@ -11,12 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from scipy import stats
 
 from airlock.auditing.regression_errors import (
     CAP,
     KNOTS,
-    UNIT,
     ErrorCounts,
     compare_with_constant,
     evaluate,
@@ -26,9 +24,15 @@ from airlock.auditing.regression_errors import (
     rows,
     tables,
 )
+from airlock.auditing.two_tables import UNIT
 from airlock.config import STEPS, TargetRange
-from airlock.mechanisms import NoisyCounts, Stream
+from airlock.mechanisms import Stream
 from airlock.training.outcomes import Outcomes
+from tests.auditing.two_tables import (
+    intervals_cover,
+    noise_has_the_accounted_scale,
+    one_record_moves_each_by_one_unit,
+)
 
 DAYS = TargetRange(min=0, max=100, unit="days")
 Floats = NDArray[np.float64]
@@ -53,14 +57,7 @@ steps = st.integers(-5 * STEPS, 5 * STEPS)
 @example([(0, STEPS)], 0)
 @example([(0, 0), (-3 * STEPS, 5 * STEPS)], 1)
 def test_one_record_moves_each_table_by_one_unit_whatever_its_target_is(pairs: list[tuple[int, int]], i: int) -> None:
-    labels, predicted = np.array(pairs, np.int64).T
-    keep = np.arange(len(pairs)) != i % len(pairs)
-    whole = tables(Outcomes(labels, predicted))
-    less = tables(Outcomes(labels[keep], predicted[keep]))
-    for table, fewer in zip(whole, less, strict=True):
-        assert (table >= 0).all()
-        assert table.sum() == UNIT * len(pairs)
-        assert np.abs(table - fewer).sum() == UNIT
+    one_record_moves_each_by_one_unit(tables, pairs, i)
 
 
 def test_squares_are_kept_and_a_large_error_counts_as_half_of_the_range() -> None:
@@ -73,14 +70,7 @@ def test_squares_are_kept_and_a_large_error_counts_as_half_of_the_range() -> Non
 
 
 def test_noise_has_the_scale_that_is_accounted_for() -> None:
-    given, epsilon = stays(50, 1), 2.0
-    made = [evaluate(given, epsilon, Stream.from_seed(seed)) for seed in range(60)]
-    for place, share in enumerate((0.75, 0.25)):
-        known = tables(given)[place]
-        away = np.array([(one.errors, one.targets)[place] for one in made]) - known
-        scale = NoisyCounts(share * epsilon / UNIT).variance ** 0.5
-        assert away.std() == pytest.approx(scale, rel=0.15)
-        assert stats.kstest(away.ravel() / scale, stats.laplace(scale=0.5**0.5).cdf).pvalue > 1e-4
+    noise_has_the_accounted_scale(tables, evaluate, ("errors", "targets"), stays(50, 1))
 
 
 def test_counts_of_other_records_and_counts_without_noise_are_noticed() -> None:
@@ -111,14 +101,9 @@ def discrete(count: int, seed: int) -> Outcomes:
 
 @pytest.mark.parametrize("world", [stays, discrete])
 def test_intervals_on_the_card_cover_the_truth(world: Callable[[int, int], Outcomes]) -> None:
-    truth, tries = exact(world(200_000, 99), DAYS), 60
-    hits = dict.fromkeys(("mean_absolute", "root_mean_square", "explained", "blind"), 0)
-    for seed in range(tries):
-        found = figures(evaluate(world(400, seed), 1.0, Stream.from_seed(seed)), DAYS)
-        for key in hits:
-            one = getattr(found, key)
-            hits[key] += one.low <= getattr(truth, key).value <= one.high
-    assert all(count >= 0.93 * tries for count in hits.values()), hits
+    truth = exact(world(200_000, 99), DAYS)
+    names = ("mean_absolute", "root_mean_square", "explained", "blind")
+    intervals_cover(lambda seed: figures(evaluate(world(400, seed), 1.0, Stream.from_seed(seed)), DAYS), truth, names)
 
 
 @pytest.mark.parametrize(

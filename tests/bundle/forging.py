@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shutil
 import string
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -23,13 +24,14 @@ import tomli_w
 from pydantic import ValidationError
 
 from airlock.accounting import compute_epsilon, from_json
-from airlock.bundle import Bundle, Card
+from airlock.bundle import Bundle, Card, Vault
 from airlock.bundle.bundle import sums_text, texts
 from airlock.bundle.card import headline, sentences
 from airlock.bundle.contents import SIGNATURE, SIGNATURES, SUMS, Contents
 from airlock.bundle.signing.envelope import release_statement
 from airlock.bundle.signing.envelope import seal as sealed
 from airlock.bundle.signing.keys import SigningKey
+from airlock.bundle.verify import verify
 from airlock.config import merge
 
 Table = dict[str, Any]
@@ -214,3 +216,13 @@ def after(patch: pytest.MonkeyPatch, module: object, name: str, swap: Callable[[
         return found
 
     patch.setattr(module, name, stepped)
+
+
+def failures_of(folder: Path, copied: Path, changed: Callable[[Any], object], vault: Path) -> set[str]:
+    """The checks that fail where card.json of a copy is changed, and its checksums with it."""
+    shutil.copytree(folder, copied)
+    card = json.loads((copied / "card.json").read_text())
+    changed(card)
+    (copied / "card.json").write_text(json.dumps(card))
+    seal(copied)
+    return {one.name for one in verify(copied, Vault.open(vault)).checks if one.outcome == "failed"}

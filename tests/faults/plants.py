@@ -26,7 +26,7 @@ from airlock import plugins, private_training
 from airlock.accounting import BudgetSchedule, PrivacyFilter, events
 from airlock.accounting.privacy_filter import UNIT, divergence
 from airlock.accounting.renyi import RenyiAccountant
-from airlock.auditing import evaluation, regression_errors
+from airlock.auditing import evaluation, perplexity, regression_errors, two_tables
 from airlock.bundle import Vault, answering, bundle, card, models, replan, vault
 from airlock.bundle.booking import Booking
 from airlock.bundle.contents import Contents
@@ -86,6 +86,7 @@ from airlock.training.distributed import Group
 from airlock.training.front_ends.extract import NOBODY
 from airlock.training.gradients import Named
 from airlock.training.per_sample import clipped_sum, engine, layers, sums
+from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.graphs import _Graph
 from airlock.training.per_sample.people import FixedPeople, People
 from airlock.training.per_sample.sealed import Sealed
@@ -1317,16 +1318,16 @@ def an_error_is_not_bounded(patch: Patch) -> None:
 
     def unbounded(deviations: Any) -> Any:
         found = np.zeros(len(regression_errors.KNOTS), np.int64)
-        found[-1] = np.rint(regression_errors.UNIT * (deviations / regression_errors.CAP) ** 2).sum()
+        found[-1] = np.rint(two_tables.UNIT * (deviations / regression_errors.CAP) ** 2).sum()
         return found
 
     patch.setattr(regression_errors, "_table", unbounded)
 
 
-def half_the_noise_on_errors(patch: Patch) -> None:
+def half_the_noise_on_two_tables(patch: Patch) -> None:
     """Each table is noised as if it had twice its share of ε."""
-    noises = regression_errors._noises
-    patch.setattr(regression_errors, "_noises", lambda epsilon: noises(2 * epsilon))
+    noises = two_tables.noises
+    patch.setattr(two_tables, "noises", lambda epsilon: noises(2 * epsilon))
 
 
 def a_residual_is_not_clamped(patch: Patch) -> None:
@@ -1361,3 +1362,28 @@ def identifiers_are_rounded(patch: Patch) -> None:
 def items_share_their_chance(patch: Patch) -> None:
     """A random transform does something else to every item behind one that is added."""
     patch.setattr(private_training, "_same_chance", lambda: contextlib.nullcontext(lambda: None))
+
+
+# Language models.
+
+
+def a_shared_table_is_clipped_use_by_use(patch: Patch) -> None:
+    """The gradients of a table that two layers use are not added up before their norm is taken."""
+    patch.setattr(BookKeeper, "_shared", lambda self, calls: set())
+
+
+def texts_are_weighed_by_the_tokens_of_their_batch(patch: Patch) -> None:
+    """The loss of a text is divided by the number of tokens in its batch."""
+    forward = hugging_face.LanguageModel.forward
+    patch.setattr(hugging_face.LanguageModel, "forward", lambda self, x: forward(self, x) / (x > 0).sum())
+
+
+def a_loss_is_not_bounded(patch: Patch) -> None:
+    """A text with a large loss adds more than its unit to the counts."""
+
+    def unbounded(steps: Any) -> Any:
+        found = np.zeros(len(perplexity.KNOTS), np.int64)
+        found[-1] = np.rint(two_tables.UNIT * steps / STEPS).sum()
+        return found
+
+    patch.setattr(perplexity, "_table", unbounded)

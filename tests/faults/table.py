@@ -12,7 +12,7 @@ from airlock.bundle import read_verified
 from tests import test_pipeline
 from tests import test_private_training as of_modules
 from tests.accounting import test_epsilon, test_events, test_privacy_filter, test_renyi
-from tests.auditing import test_evaluation, test_regression_errors
+from tests.auditing import test_evaluation, test_perplexity, test_regression_errors
 from tests.bundle import test_answering, test_models, test_replan, test_strangers, test_swapped
 from tests.bundle import test_register as of_register
 from tests.bundle.policy import test_rules as policy_rules
@@ -57,6 +57,7 @@ from tests.training import test_adaptive_clip, test_convex, test_loop, test_priv
 from tests.training import test_class_weights as of_weights
 from tests.training import test_lots_of_people as of_people
 from tests.training.per_sample import test_copies, test_graphs, test_leave_one_out, test_people, test_sealed
+from tests.training.per_sample import test_language_models as of_language_models
 from tests.training.per_sample import test_transformers as of_transformers
 
 SYSTEM = secret_noise.noise_is_the_systems
@@ -137,6 +138,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("clip skipped for the last row of a block", "Clip", plants.the_last_row_of_a_block_not_clipped, ENGINE),
     Fault("clip skipped for one record", "Clip", plants.one_record_not_clipped, BLOCK),
     Fault("adapters beside a network's layers are not clipped", "Clip", plants.adapters_not_clipped, with_folder(of_transformers.an_adapted_network_keeps_the_bound)),
+    Fault("a table that is also the head is clipped use by use", "BookKeeper", plants.a_shared_table_is_clipped_use_by_use, with_folder(of_language_models.test_a_table_that_is_also_the_head_has_the_gradient_of_both)),
+    Fault("texts are weighed by the tokens of their batch", "nets.hugging_face", plants.texts_are_weighed_by_the_tokens_of_their_batch, with_folder(of_language_models.a_text_is_weighed_by_itself)),
     Fault("half the norm of GPT-2's dense layers", "per_sample.layers", plants.half_the_norm_of_gpt2s_layers, with_folder(of_transformers.test_the_dense_layer_of_gpt2_has_a_rule_of_its_own)),
     Fault("made-up texts are empty", "nets.domain", plants.made_up_texts_are_empty, called(test_domain.a_network_for_text_is_tried_on_texts)),
     Fault("a card names the folder of its network", "nets.hugging_face", plants.a_card_names_the_folder, with_folder(test_hugging_face.test_a_card_names_no_path_and_nothing_that_can_be_loaded)),
@@ -274,7 +277,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("counts on the card: no noise", "NoisyCounts", plants.no_noise_on_counts, called(test_evaluation.test_noise_of_the_stated_size_is_believed)),
     Fault("a target outside its range is not clamped", "data.tables", plants.a_target_is_not_clamped, called(test_tables.test_targets_are_steps_of_their_declared_range)),
     Fault("errors on the card: one record adds without bound", "audit.regression_errors", plants.an_error_is_not_bounded, called(test_regression_errors.test_one_record_moves_each_table_by_one_unit_whatever_its_target_is)),
-    Fault("errors on the card: half the noise", "audit.regression_errors", plants.half_the_noise_on_errors, called(test_regression_errors.test_noise_has_the_scale_that_is_accounted_for)),
+    Fault("errors on the card: half the noise", "audit.two_tables", plants.half_the_noise_on_two_tables, called(test_regression_errors.test_noise_has_the_scale_that_is_accounted_for)),
+    Fault("perplexity on the card: one text adds without bound", "audit.perplexity", plants.a_loss_is_not_bounded, called(test_perplexity.test_one_text_moves_each_table_by_one_unit_whatever_its_losses_are)),
+    Fault("perplexity on the card: half the noise", "audit.two_tables", plants.half_the_noise_on_two_tables, called(test_perplexity.test_noise_has_the_scale_that_is_accounted_for)),
     Fault("answers, regression: a residual is not clamped", "HuberHead", plants.a_residual_is_not_clamped, called(test_convex.test_one_record_moves_a_regression_by_no_more_than_the_sensitivity)),
     Fault("counts on the card: tables cost twice what is stated", "audit.evaluation", plants.tables_cost_twice_what_is_stated, called(test_evaluation.test_shares_add_up_and_the_event_is_theirs, True)),
     # What is paid

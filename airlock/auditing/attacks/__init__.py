@@ -9,6 +9,7 @@ trained on, and none of its settings is chosen on the records that it is measure
     label_only   for an attacker who sees decisions alone
     shadows      shadow models, by plain training or by the release's own method, and the attack that learns from them
     lira         the likelihood-ratio attack, online and offline
+    exposure     canary sentences of a language model: how far it prefers what it was trained on
     rmia         the robust membership attack
     lookup       membership by looking up features that the attacker can compute
     reconstruct  records rebuilt from features, by a linear guess or by a trained net
@@ -18,6 +19,7 @@ trained on, and none of its settings is chosen on the records that it is measure
     external     attacks of other packages
 """
 
+from airlock.auditing.attacks.exposure import exposure
 from airlock.auditing.attacks.external import Attack, open_attacks, others, register
 from airlock.auditing.attacks.label_only import LabelSettings, label_only
 from airlock.auditing.attacks.lira import lira
@@ -40,6 +42,7 @@ __all__ = [
     "ShadowSettings",
     "Shadows",
     "balanced",
+    "exposure",
     "gradient_norm",
     "label_only",
     "lira",

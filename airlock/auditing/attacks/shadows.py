@@ -48,7 +48,9 @@ from airlock.training import Ensemble, Recipe, Resident, Run, checkpoint, train_
 from airlock.training.distributed import digest
 from airlock.training.ensembles.chunks import read
 from airlock.training.ensembles.ensemble import EngineName, Make, model_seed
+from airlock.training.gradients import MeanLoss
 from airlock.training.loop import Augment, mix
+from airlock.training.losses import CROSS_ENTROPY, Loss
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def train_shadows(
     augment: Augment | None = None,
     label: str = "training shadow models",
     engine: EngineName = "local",
+    loss: Loss = CROSS_ENTROPY,
 ) -> tuple[Shadows, Ensemble]:
     """Train one model per row of `inside`, as the attacked one was trained, and query each on the whole pool.
 
@@ -154,14 +157,16 @@ def train_shadows(
         augment: As in the attacked model's training.
         label: For the progress bar.
         engine: What trains them (`train_together`).
+        loss: What they minimise the mean of.
 
     Returns:
         The shadows, and the models themselves for further queries (augmented copies, records outside the pool).
     """
     data = Resident(pool, run.device)
     models = train_together(
-        make, len(inside), data, inside, recipe, seed, run, augment, label, batch_size=batch_size, engine=engine
-    )
+        make, len(inside), data, inside, recipe, seed, run, augment, label, batch_size=batch_size, engine=engine,
+        objective=MeanLoss(loss=loss),
+    )  # fmt: skip
     return Shadows(inside, models.logits(data).numpy(), pool.y), models
 
 

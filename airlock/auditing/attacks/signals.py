@@ -18,6 +18,7 @@ from airlock.auditing.bounds import Floats
 from airlock.auditing.result import Ints, Scores, View
 from airlock.data import Records
 from airlock.errors import DataError
+from airlock.nets.bert import at_once
 from airlock.nets.domain import by_length
 from airlock.training.devices import to_input
 
@@ -28,6 +29,7 @@ QUESTION = "Can someone who holds the model and a person's record tell whether i
 QUESTION_ANSWERS = "Can someone who may ask the model about a person's record tell whether it was in the training set?"
 QUESTION_LABELS = "Can someone who sees the model's decisions alone tell whether a record was in the training set?"
 _BLOCK = 1000
+_SUREST = 1e-12  # a mean loss: below, the probability of anything else would be zero
 _FLOOR = 1e-30  # of a probability that was rounded to zero: float32 still tells smaller ones apart
 
 
@@ -41,6 +43,7 @@ def ask(answer: Answer, records: Records, device: torch.device | None = None, bl
         block: Records at a time.
     """
     rows = []
+    block = min(block, at_once(answer) or block) if isinstance(answer, nn.Module) else block
     with torch.no_grad():
         for start in range(0, len(records), block):
             x = torch.from_numpy(np.ascontiguousarray(records.x[start : start + block])).to(device or "cpu")
@@ -59,6 +62,16 @@ def _asked(answer: Answer, x: Tensor) -> Tensor:
     for rows, part in parts:
         found[rows] = part
     return found
+
+
+def of_losses(outputs: Floats) -> Floats:
+    """A language model's losses (..., 1) as logits (..., 2) of two outcomes: a text's own tokens, and any others.
+
+    exp of minus the mean loss is the geometric mean of the probabilities of the text's tokens. Attacks that compare the
+    probability of a record's own label take it for that of label 0.
+    """
+    loss = np.maximum(np.asarray(outputs, np.float64), _SUREST)
+    return np.concatenate([-loss, np.log(-np.expm1(-loss))], -1)
 
 
 def from_probabilities(probabilities: Floats) -> Floats:

@@ -148,6 +148,7 @@ def front_matter(card: Card, said: Mapping[str, object] | None = None) -> str:
     """The metadata that the Hub reads, as YAML: one JSON value for each key, which YAML takes as it is."""
     kind = "image" if len(card.data.shape) == _IMAGE_AXES else "tabular" if card.data.vocabulary is None else "text"
     task = f"{kind}-classification" if card.data.target is None else f"{kind}-regression"
+    task = "text-generation" if card.data.language else task
     table: dict[str, Any] = {
         **_license(said or {}),
         "library_name": "airlock",
@@ -173,6 +174,10 @@ def _tags(card: Card) -> tuple[str, ...]:
 
 def _figures(card: Card) -> list[dict[str, object]]:
     """The figures of the card that the Hub has names for, each with its interval in words."""
+    if card.language is not None:
+        one = card.language.figures.perplexity
+        words = f"Perplexity (95% interval {one.low:,.4g} to {one.high:,.4g})"
+        return [{"type": "perplexity", "name": words, "value": round(one.value, 4)}]
     if card.utility is None:
         return []
     known = card.utility.figures

@@ -136,7 +136,7 @@ def _signature(schema: InputSchema) -> Any:
     else:
         kind = np.dtype(np.uint8 if schema.kind == "image" else np.float64)
         rows = Schema([TensorSpec(kind, (-1, *schema.shape))])
-    gives_back = DataType.string if schema.target is None else DataType.double
+    gives_back = DataType.string if schema.classes else DataType.double
     return ModelSignature(rows, Schema([ColSpec(gives_back)]), ParamSchema([gives]))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from airlock.accounting import PrivacyFilter
 from airlock.auditing.evaluation import Figures
 from airlock.auditing.paid_attacks import PaidAttack
+from airlock.auditing.perplexity import LanguageUse, compare_with_guessing
 from airlock.auditing.regression_errors import ErrorUse, compare_with_constant
 from airlock.auditing.required_attacks import missing
 from airlock.auditing.result import AttackResult, Audit
@@ -350,6 +351,7 @@ def useful_figures(given: Evidence) -> Figures | None:
 
 
 NUMBER = "It predicts a number: nothing is right or wrong."
+TOKENS = "It predicts the next token of texts that have no classes."
 
 
 def error_use(given: Evidence, least: float) -> ErrorUse | None:
@@ -366,7 +368,28 @@ def error_use(given: Evidence, least: float) -> ErrorUse | None:
     return found
 
 
-def usefulness(given: Evidence, least: float) -> Usefulness | ErrorUse | None:
+def language_use(given: Evidence, least: float) -> LanguageUse | None:
+    """A language model beside guessing every token, as `usefulness`; None where nothing tells."""
+    inside = given.dossier.language if given.dossier else None
+    stated = given.card.language.figures if given.card.language is not None else inside
+    if stated is None:
+        return None
+    found = compare_with_guessing(stated, least)
+    if found.state in ("unclear", "unknown") and inside is not None:
+        exact = compare_with_guessing(inside, least)
+        if exact.rejected:
+            return replace(exact, sentence=f"By the exact losses, which stay inside: {exact.sentence}")
+    return found
+
+
+def no_classes(given: Evidence) -> str | None:
+    """Why no share of the test records is right; None where there are classes."""
+    if given.card.data.language:
+        return TOKENS
+    return None if given.card.data.target is None else NUMBER
+
+
+def usefulness(given: Evidence, least: float) -> Usefulness | ErrorUse | LanguageUse | None:
     """The release beside a blind guess; None where nothing tells.
 
     Where the noise on the card leaves it open, the exact counts of the dossier may close the gate. Like what attacks
@@ -374,6 +397,8 @@ def usefulness(given: Evidence, least: float) -> Usefulness | ErrorUse | None:
     """
     if given.card.data.target is not None:
         return error_use(given, least)
+    if given.card.data.language:
+        return language_use(given, least)
     figures = useful_figures(given)
     if figures is None:
         return None
@@ -397,9 +422,9 @@ def _gain(given: Evidence, least: float) -> Found:
 
 @_rule("utility.accuracy")
 def _accuracy(given: Evidence, fewest: float) -> Found:
-    figures = useful_figures(given)
-    if given.card.data.target is not None:
-        yield Finding("no accuracy", f"at least {fewest:.1%}", NUMBER, checked=False)
+    figures, why = useful_figures(given), no_classes(given)
+    if why is not None:
+        yield Finding("no accuracy", f"at least {fewest:.1%}", why, checked=False)
     elif figures is None:
         why = "How useful it is stands in the holder's dossier, which was not seen."
         yield Finding("no dossier", f"at least {fewest:.1%}", why, checked=False)
@@ -410,9 +435,9 @@ def _accuracy(given: Evidence, fewest: float) -> Found:
 
 @_rule("bias.recall")
 def _recall(given: Evidence, fewest: float) -> Found:
-    figures = useful_figures(given)
-    if given.card.data.target is not None:
-        yield Finding("no classes", f"at least {fewest:.1%}", NUMBER, checked=False)
+    figures, why = useful_figures(given), no_classes(given)
+    if why is not None:
+        yield Finding("no classes", f"at least {fewest:.1%}", why, checked=False)
         return
     if figures is None:
         why = "How useful it is for each class stands in the holder's dossier, which was not seen."

@@ -6,5 +6,6 @@ declared, so that the receiver needs to know nothing about the network.
     input_schema  what a row is and what comes back, as declared: schema.json
     table_onnx    a table's network with its encoding inside: model.table.onnx
     rows          raw rows, checked and encoded by that schema
+    language      a released language model: the perplexity of texts, and how a text goes on
     model         a released network that verifies: `airlock.load`
 """

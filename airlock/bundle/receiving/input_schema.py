@@ -100,8 +100,8 @@ class InputSchema(Frozen):
         pixels: The scale of an image's pixels; null elsewhere.
         text: The column of the texts and their tokenizer; null elsewhere.
         label: The name of what is predicted, where the holder declared one.
-        classes: The classes, in the order of the outputs; none where a number is predicted.
-        target: The range and unit of the number that is predicted; null where there are classes.
+        classes: The classes, in the order of the outputs; none where a number or the next token is predicted.
+        target: The range and unit of the number that is predicted; null where there is none.
     """
 
     schema_version: Literal[1] = 1
@@ -120,11 +120,18 @@ class InputSchema(Frozen):
         return {column.name: column for column in self.columns}
 
     @property
+    def language(self) -> bool:
+        """Whether the next token of a text is predicted."""
+        return self.text is not None and not self.classes and self.target is None
+
+    @property
     def gives(self) -> str:
         """What is predicted, in words."""
         if self.target is not None:
             unit = f", in {self.target.unit}" if self.target.unit else ""
             return f"a number from {_shown(self.target.min)} to {_shown(self.target.max)}{unit}"
+        if self.language:
+            return "the perplexity of a text, and the probability of each token after it"
         return f"one of {', '.join(self.classes[:_SHOWN])}{', …' if len(self.classes) > _SHOWN else ''}"
 
     @property

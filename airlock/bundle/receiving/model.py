@@ -22,6 +22,7 @@ from airlock.bundle.bundle import Bundle
 from airlock.bundle.card import Card
 from airlock.bundle.contents import CONFIG, ONNX, TOKENIZER
 from airlock.bundle.packing import packing_of
+from airlock.bundle.receiving import language
 from airlock.bundle.receiving import rows as raw
 from airlock.bundle.receiving.input_schema import InputSchema, declared_schema
 from airlock.bundle.receiving.rows import EncodedRows, RowNote
@@ -41,10 +42,11 @@ class Predictions:
     """What a model says about rows, one entry for each.
 
     Args:
-        labels: The place of the predicted class; −1 where the row was refused, and 0 elsewhere for a number.
+        labels: The place of the predicted class; −1 where the row was refused, and 0 elsewhere where there is a number.
         probabilities: Of each class, one row each; NaN where the row was refused.
         classes: The class names.
-        numbers: What is predicted where that is a number, in its declared unit; NaN where the row was refused.
+        numbers: What is predicted where that is a number, in its declared unit; of a language model, the perplexity of
+            each text; NaN where the row was refused.
         refused: Which rows were refused, and why.
         clamped: Which rows have a value that counts as the nearest end of its declared range.
     """
@@ -107,7 +109,7 @@ class ReleasedModel:
         return self.schema.classes
 
     def predict(self, rows: object) -> NDArray[np.str_] | NDArray[np.float64]:
-        """The name of each row's class, or the number that is predicted for it, in its declared unit.
+        """The name of each row's class, the number that is predicted for it in its unit, or a text's perplexity.
 
         Raises:
             DataError: A row does not fit the schema; all that do not are named.
@@ -122,14 +124,38 @@ class ReleasedModel:
             DataError: A row does not fit the schema; all that do not are named.
             Refused: The model predicts a number.
         """
-        if self.schema.target is not None:
+        if not self.classes:
+            language = self.schema.language
             raise Refused(
                 "a model that tells classes apart",
-                "one that predicts a number",
-                "It has no probabilities.",
-                "Call predict; the card says how far off predictions usually are.",
+                "a language model" if language else "one that predicts a number",
+                "It has no probabilities of classes.",
+                "Call predict for the perplexity of texts, or generate."
+                if language
+                else "Call predict; the card says how far off predictions usually are.",
             )
         return self._all(rows).probabilities
+
+    def generate(self, text: str, tokens: int = 20, temperature: float = 0.0, seed: int | None = None) -> str:
+        """How a language model goes on after a text, which is not repeated.
+
+        Args:
+            text: What is there already; what does not fit into the declared number of tokens is not read.
+            tokens: How many tokens to add at most; fewer where the declared number is reached, or the text ends.
+            temperature: 0 takes the likeliest token each time; above, tokens are drawn.
+            seed: Of these draws.
+
+        Raises:
+            Refused: It is no language model.
+            DataError: The text has no token that the tokenizer can encode.
+        """
+        reader = self._reader
+        if not self.schema.language or reader is None:
+            raise Refused("a language model", f"one that gives {self.schema.gives}", do="Call predict.")
+        found = language.continued(self._session, reader, text, tokens, temperature, seed)  # type: ignore[attr-defined]
+        if found is None:
+            raise DataError("a text that the tokenizer can encode", "one without tokens", do="Begin it with a word.")
+        return found
 
     def answer(self, rows: object) -> Predictions:
         """The same and what is to be said of single rows; a row that does not fit the schema gets no answer."""
@@ -173,7 +199,7 @@ class ReleasedModel:
         count = len(block.x)
         labels, chances = np.full(count, -1, np.int64), np.full((count, len(self.classes)), np.nan)
         refused = block.refused
-        if self.schema.target is not None:
+        if not self.classes:
             return self._numbers(block, first, self.schema.target)
         if block.kept.any():
             logits = np.asarray(self._session.run(["logits"], {"input": block.x[block.kept]})[0], np.float64)  # type: ignore[attr-defined]
@@ -185,13 +211,20 @@ class ReleasedModel:
                 refused += (RowNote(OVERFLOW, tuple(first + one + 1 for one in places[~whole].tolist())),)
         return Predictions(labels, chances, self.classes, refused, block.clamped)
 
-    def _numbers(self, block: EncodedRows, first: int, target: TargetRange) -> Predictions:
-        """The same where a number is predicted."""
-        count, refused = len(block.x), block.refused
+    def _numbers(self, block: EncodedRows, first: int, target: TargetRange | None) -> Predictions:
+        """The same where a number is predicted, or a text has a perplexity."""
+        count, refused, kept = len(block.x), block.refused, block.kept
         labels, numbers = np.full(count, -1, np.int64), np.full(count, np.nan)
-        if block.kept.any():
-            found = export.predicted(self._session, block.x[block.kept], target)  # type: ignore[attr-defined]
-            whole, places = np.isfinite(found), np.flatnonzero(block.kept)
+        if target is None and (short := kept & (block.x[:, 1] == 0)).any():
+            refused += (
+                RowNote(language.NOTHING_NEXT, tuple(first + one + 1 for one in np.flatnonzero(short).tolist())),
+            )
+            kept = kept & ~short
+        if kept.any():
+            own: Any = self._session  # type: ignore[attr-defined]
+            rows = block.x[kept]
+            found = language.perplexities(own, rows) if target is None else export.predicted(own, rows, target)
+            whole, places = np.isfinite(found), np.flatnonzero(kept)
             labels[places[whole]], numbers[places[whole]] = 0, found[whole]
             if not whole.all():
                 refused += (RowNote(OVERFLOW, tuple(first + one + 1 for one in places[~whole].tolist())),)

@@ -30,6 +30,8 @@ from markupsafe import Markup, escape
 
 from airlock import nets
 from airlock.auditing.evaluation import Figure, Figures
+from airlock.auditing.perplexity import compare_with_guessing
+from airlock.auditing.perplexity import rows as language_rows
 from airlock.auditing.regression_errors import compare_with_constant
 from airlock.auditing.regression_errors import rows as error_rows
 from airlock.auditing.usefulness import compare_with_blind
@@ -161,7 +163,7 @@ def summary(card: Card, folder: Path) -> str:
     """A release in one line, without anything that must stay: the card's headline, its utility, its location."""
     useful = (
         card.words.utility.split(" About ")[0].rstrip(".")
-        if card.errors is not None
+        if card.errors is not None or card.language is not None
         else "How useful it is stands in the dossier"
         if card.utility is None
         else (f"About {percent(card.utility.figures.accuracy.value)} of the test {_counted(card)} are right")
@@ -219,6 +221,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         beside_blind=compare_with_blind,
         useful_rows=useful_rows,
         error_rows=error_rows,
+        language_rows=language_rows,
         beside_constant=compare_with_constant,
         smaller_words=smaller_words,
     )
@@ -435,7 +438,9 @@ def render_dossier(dossier: Dossier) -> str:
         rows=[] if dossier.utility is None else rows_of(dossier.utility.figures, ()),
         beside_blind=compare_with_blind,
         error_rows=error_rows,
+        language_rows=language_rows,
         beside_constant=compare_with_constant,
+        beside_guessing=compare_with_guessing,
     )
 
 

@@ -20,11 +20,13 @@ from airlock.accounting import PrivacyFilter
 from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing.evaluation import CONFIDENCE
 from airlock.auditing.paid_attacks import PaidAttack
+from airlock.auditing.perplexity import compare_with_guessing
 from airlock.auditing.regression_errors import compare_with_constant, in_unit
 from airlock.auditing.result import (
     AttackResult,
     AttributeResult,
     Audit,
+    ExposureResult,
     Findings,
     IdentificationResult,
     ReconstructionResult,
@@ -33,15 +35,16 @@ from airlock.auditing.usefulness import compare_with_blind
 from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, one_in, percent_up, size, times
 from airlock.bundle.rendering.strength import Strength, strength
 from airlock.bundle.schema import (
+    AnyUtility,
     Composition,
     DataSummary,
     ErrorUtility,
     FeatureSummary,
+    LanguageUtility,
     LifetimeBudget,
     PaidAttacks,
     StatedGuarantee,
     Tuning,
-    Utility,
     Words,
 )
 from airlock.mechanisms import Place
@@ -232,6 +235,11 @@ UTILITY = (
 ERRORS = (
     "{use} About {records} {tested}. An error of more than half of the declared range ({low} to {high}) counts as half "
     "of it. The counts behind this have noise, which the intervals contain; they cost {test one} "
+    "ε = {epsilon}{covered}. Exact figures are in the dossier, which stays with whoever made this release."
+)
+LANGUAGE = (
+    "{use} About {records} {tested}; each counts once, however long it is. A text on which it does worse than guessing "
+    "counts as guessed. The counts behind this have noise, which the intervals contain; they cost {test one} "
     "ε = {epsilon}{covered}. Exact figures are in the dossier, which stays with whoever made this release."
 )
 COVERED = ", so that the guarantee is about {too}"
@@ -435,7 +443,7 @@ def write(
     secure_noise: bool,
     noise_made_on: Sequence[Place],
     data: DataSummary,
-    utility: Utility | ErrorUtility | None,
+    utility: AnyUtility | None,
     audit: PaidAttacks,
     total: Composition,
     tuning: Tuning,
@@ -469,11 +477,12 @@ def candidate(values: Mapping[str, object]) -> str:
     return ", ".join(f"{key.removeprefix('settings.')} = {value}" for key, value in values.items())
 
 
-def _useful(utility: Utility | ErrorUtility | None, promise: StatedGuarantee, data: DataSummary) -> str:
+def _useful(utility: AnyUtility | None, promise: StatedGuarantee, data: DataSummary) -> str:
     """What the noisy counts show, and that they are paid for."""
     if utility is None:
         return MEASURED_INSIDE
     words = _unit(promise)
+    covered = COVERED.format(**words) if promise.status == "proven" and promise.unit in PROTECTED else ""
     if isinstance(utility, ErrorUtility):
         assert data.target is not None
         return ERRORS.format(
@@ -482,7 +491,15 @@ def _useful(utility: Utility | ErrorUtility | None, promise: StatedGuarantee, da
             low=f"{data.target.min:.6g}",
             high=in_unit(data.target.max, data.target),
             epsilon=epsilon_up(utility.counts.epsilon),
-            covered=COVERED.format(**words) if promise.status == "proven" and promise.unit in PROTECTED else "",
+            covered=covered,
+            **words,
+        )
+    if isinstance(utility, LanguageUtility):
+        return LANGUAGE.format(
+            use=compare_with_guessing(utility.figures).sentence,
+            records=f"{utility.figures.records:,}",
+            epsilon=epsilon_up(utility.counts.epsilon),
+            covered=covered,
             **words,
         )
     found = utility.figures
@@ -493,7 +510,7 @@ def _useful(utility: Utility | ErrorUtility | None, promise: StatedGuarantee, da
         high=f"{found.accuracy.high:.1%}",
         confidence=f"{CONFIDENCE:.0%}",
         epsilon=epsilon_up(utility.counts.epsilon),
-        covered=COVERED.format(**words) if promise.status == "proven" and promise.unit in PROTECTED else "",
+        covered=covered,
         **words,
     )
 
@@ -667,6 +684,27 @@ def write_on_features(found: Findings | None) -> tuple[str, ...]:
     lines += [_told(one) for one in found.attributes]
     lines += [FOUND] if found.found_by_lookup else []
     return (*lines, SCOPE) if lines else ()
+
+
+CANARIES = (
+    "{canaries} made-up sentences were added {often} to the records of one more training by the same method; what "
+    "leaves never saw them. Among {fillings} fillings of {secret} tokens a sentence's own has an exposure of {value} "
+    "bits on average ({low} to {high}; {chance} if it had not been there, at most {most}): {verdict}. {first} of them "
+    "came first."
+)
+EXPOSED = "the model prefers what it was trained on"
+NOT_EXPOSED = "no more than chance, as far as this many can tell"
+
+
+def write_on_canaries(found: ExposureResult | None) -> tuple[str, ...]:
+    """What was found about canary sentences; nothing if none were tried."""
+    if found is None:
+        return ()
+    numbers = {key: f"{getattr(found, key):.2f}" for key in ("value", "low", "high", "chance", "most")}
+    often = "once each" if found.copies == 1 else f"{found.copies:,} times each"
+    counts = {key: f"{getattr(found, key):,}" for key in ("canaries", "fillings", "secret", "first")}
+    verdict = EXPOSED if found.beats_chance else NOT_EXPOSED
+    return (CANARIES.format(often=often, verdict=verdict, **numbers, **counts),)
 
 
 def _best(found: Findings, view: str) -> ReconstructionResult | None:

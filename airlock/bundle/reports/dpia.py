@@ -35,6 +35,10 @@ NOTE = (
     "likelihood is insignificant is for the controller to assess and for the authority to review."
 )
 A_NUMBER = "What leaves predicts a number, and gives no records."
+A_TEXT = (
+    "What leaves is a language model: it writes texts. How much of a record can be in them is limited by the promise "
+    "alone; the exposure of made-up sentences, where it was measured, is with the attacks."
+)
 HELD = ("white-box", "front", "features")  # what attackers have who hold what leaves
 ASKED = ("black-box", "labels", "interface")  # who ask it
 ANY_EVENT = (
@@ -51,6 +55,8 @@ REPEATED = {
 
 def _repeated(card: Card) -> str:
     """What leaves, and that no record is in it as it is."""
+    if card.data.language:
+        return A_TEXT
     return REPEATED[card.artefact] if card.data.target is None else A_NUMBER
 
 

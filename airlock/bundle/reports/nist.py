@@ -122,6 +122,8 @@ def _utility(sources: Sources) -> Answer:
     words = sources.quote("card:words.utility")
     if sources.card.data.target is not None:
         return _errors(sources, asks, words)
+    if sources.card.data.language:
+        return _perplexity(sources, asks, words)
     if where is None:
         return Answer("utility", asks, "not stated", (sources.card.words.utility,), (words,))
     quotes = _interval(sources, f"{where}.accuracy", "accuracy")
@@ -130,6 +132,7 @@ def _utility(sources: Sources) -> Answer:
     return Answer("utility", asks, "measured", (says, sources.card.words.utility), (*quotes, words))
 
 
+NO_GROUPS = "Not measured: texts without labels have no classes, and nothing says which group a record belongs to."
 NO_CLASSES = "Not measured: it predicts a number, and nothing says which group a record belongs to."
 
 
@@ -145,9 +148,20 @@ def _errors(sources: Sources, asks: str, words: Quote) -> Answer:
     return Answer("utility", asks, "measured", (says, sources.card.words.utility), (*quotes, words))
 
 
+def _perplexity(sources: Sources, asks: str, words: Quote) -> Answer:
+    """How well a language model predicts the next token."""
+    exact = sources.dossier is not None and sources.dossier.language is not None
+    quotes = _interval(
+        sources, "dossier:language.perplexity" if exact else "card:language.figures.perplexity", "perplexity"
+    )
+    low, high = (quote.value for quote in quotes[1:])
+    says = f"The perplexity on test records lies between {low:,.4g} and {high:,.4g}."
+    return Answer("utility", asks, "measured", (says, sources.card.words.utility), (*quotes, words))
+
+
 def _figures(sources: Sources) -> str | None:
     """Where the figures about classes are: with the dossier the exact ones, otherwise the card's, if it has any."""
-    if sources.card.data.target is not None:
+    if sources.card.data.target is not None or sources.card.data.language:
         return None
     if sources.dossier is not None:
         return "dossier:utility.figures"
@@ -162,7 +176,8 @@ def _interval(sources: Sources, where: str, name: str) -> tuple[Quote, ...]:
 def _bias(sources: Sources) -> Answer:
     asks, where = "Does the noise weigh more on some groups?", _figures(sources)
     if where is None:
-        why = IN_DOSSIER if sources.card.data.target is None else NO_CLASSES
+        data = sources.card.data
+        why = NO_GROUPS if data.language else IN_DOSSIER if data.target is None else NO_CLASSES
         return Answer("bias", asks, "not stated", (why,))
     names = sources.card.data.classes
     quotes = [

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import Field
 from torch import nn
 
-from airlock.config import TRANSFORMERS, ReleaseConfig, parse
+from airlock.config import MINILM, TRANSFORMERS, ReleaseConfig, parse
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.methods import dp_sgd_case
@@ -38,6 +38,7 @@ _BY_NAME: dict[str, dict[str, Any]] = {
 # that they bear. Starting points of the usual size, fixed before any text was looked at.
 _RATES: Mapping[Tune, float] = {"full": 5e-4, "lora": 2e-3, "bias": 4e-3, "last": 1e-2}
 _FRESH_RATE = 1e-3  # where it starts from random weights
+_FEWEST_NUMBERS = 3  # of a text that can be predicted: no token, and two tokens
 
 
 class GaussianSettings(DpSgdSettings):
@@ -125,13 +126,15 @@ class Gaussian(DpSgd, TrainedWeights):
     method: ClassVar[str] = "gaussian"
     title: ClassVar[str] = "a network by plain DP-SGD"
     rank: ClassVar[int] = 30
-    tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
+    tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression", "language"})
     texts: ClassVar[bool] = True
     fine_tunes: ClassVar[bool] = True
     small: ClassVar[Mapping[str, object] | None] = ONE_STEP
     settings: GaussianSettings
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        if facts.task == "language":
+            _check_language(config, facts)
         super().__init__(config, facts)
         self.tune = _tune_of(self.net_name, self.settings.tune)
         if self.tune != "full" and not hugging_face.is_named(self.net_name):
@@ -154,3 +157,21 @@ class Gaussian(DpSgd, TrainedWeights):
         """What is trained, where that is less than everything."""
         how = f"lora, rank {self.settings.lora_rank}" if self.tune == "lora" else self.tune
         return {**super().extras(), **({"tune": how} if self.tune != "full" else {})}
+
+
+def _check_language(config: ReleaseConfig, facts: Facts) -> None:
+    """Refuse what is no language model, before anything else is said about it."""
+    if not hugging_face.is_named(config.net) or config.net == TRANSFORMERS + MINILM:
+        raise ConfigError(
+            f'a net "{TRANSFORMERS}FOLDER" for task = "language"',
+            f"'{config.net}'",
+            "The next token is predicted by a causal language model, and none comes with the package.",
+            "Name a folder that AutoModelForCausalLM opens, such as a GPT-2 or a Llama.",
+        )
+    if (facts.vocabulary or 0) < _FEWEST_NUMBERS:
+        raise ConfigError(
+            "a tokenizer of at least two tokens",
+            "one token",
+            "Of one token the next is always known.",
+            "Take another tokenizer.",
+        )

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from airlock.errors import ConfigError, NetError, TrainingError
 from airlock.nets import create
+from airlock.nets.bert import at_once
 from airlock.training import checkpoint
 from airlock.training.devices import Resident, to_input
 from airlock.training.distributed import digest
@@ -271,7 +272,8 @@ class Ensemble:
 
 @torch.no_grad()
 def _in_blocks(way: Callable[[nn.Module, Named, Tensor], Tensor], net: nn.Module, own: Named, data: Resident) -> Tensor:
-    blocks = [way(net, own, to_input(data.x[i : i + _BLOCK])).float() for i in range(0, len(data), _BLOCK)]
+    step = min(_BLOCK, at_once(net) or _BLOCK)
+    blocks = [way(net, own, to_input(data.x[i : i + step])).float() for i in range(0, len(data), step)]
     return torch.cat(blocks, 1)
 
 

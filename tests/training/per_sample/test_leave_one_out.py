@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from airlock.errors import AirlockWarning, TrainingError
 from airlock.mechanisms import BALANCE, Clip
 from airlock.nets import build
+from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample import clipped_sum, engine, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.functional import FunctionalGradients
@@ -37,13 +38,15 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor]]] = {
 }
 
 
-def moved(net: nn.Module, x: Tensor, y: Tensor, clip: Clip, lot: float = LOT, places: Any = None) -> float:
+def moved(
+    net: nn.Module, x: Tensor, y: Tensor, clip: Clip, lot: float = LOT, places: Any = None, loss: Loss = CROSS_ENTROPY
+) -> float:
     """How far the sum moves at most when one record is taken away, in units of the clip norm; chance is the same."""
 
     def total(keep: Tensor) -> dict[str, Tensor]:
         torch.manual_seed(0)
         random.seed(0)
-        return {name: g.clone() for name, g in clipped_sum(net, x[keep], y[keep], clip, lot)[0].items()}
+        return {name: g.clone() for name, g in clipped_sum(net, x[keep], y[keep], clip, lot, loss=loss)[0].items()}
 
     every = torch.arange(len(y))
     full, worst = total(every), 0.0
@@ -92,10 +95,10 @@ def test_one_record_moves_the_sum_by_at_most_the_bound(name: str, precision: str
             check(net, x, y)
 
 
-def check(net: nn.Module, x: Tensor, y: Tensor) -> None:
+def check(net: nn.Module, x: Tensor, y: Tensor, loss: Loss = CROSS_ENTROPY) -> None:
     equal = x[:1].expand_as(x).contiguous()
-    assert 0.9 < moved(net, x, y, Clip(CLIP), places=(0, 4, 8)) <= 1
-    assert moved(net, equal, torch.zeros_like(y), Clip(CLIP), places=(0, 8)) <= 1
+    assert 0.9 < moved(net, x, y, Clip(CLIP), places=(0, 4, 8), loss=loss) <= 1
+    assert moved(net, equal, torch.zeros_like(y), Clip(CLIP), places=(0, 8), loss=loss) <= 1
 
 
 def check_engine(name: str, use: engine.Use, told: list[warnings.WarningMessage]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from airlock.config import TRANSFORMERS
 from airlock.mechanisms import Clip
@@ -103,16 +103,13 @@ def test_what_stands_where_there_is_no_token_changes_nothing(tmp_path: Path) -> 
             assert torch.allclose(net(long)[0], net(moved)[0], atol=1e-5), kind
 
 
-def test_the_dense_layer_of_gpt2_has_a_rule_of_its_own(tmp_path: Path) -> None:
-    net = make("gpt2", "full", tmp_path).train()
-    x, y = drawn(net, 5, (8,), 1), torch.arange(5) % CLASSES
-    book, slow = BookKeeper(net), OneByOne(net)
-    rules = [rule for rule in book.rules.values() if isinstance(rule, TransposedRule)]
-    assert len(rules) == 4
+def agrees_with_ordinary_passes(book: BookKeeper, x: Tensor, y: Tensor) -> None:
+    """Norms and gradients of single records, by parameter."""
+    slow = OneByOne(book.net, loss=book.loss)
     with still():
         squares = book.squares(x, y)
-        for i in range(5):
-            mask = torch.zeros(5)
+        for i in range(len(y)):
+            mask = torch.zeros(len(y))
             mask[i] = 1
             got, _ = book.masked_sum(x, y, mask, Clip(1e6))
             wanted = slow.gradient(x[i : i + 1], y[i])
@@ -144,6 +141,15 @@ def test_texts_are_seen_without_their_padding_and_one_moves_the_sum_by_at_most_t
         assert off <= 1e-4 * size
         assert 0.9 < moved(net, x, y, Clip(1e-3)) <= 1
         assert moved(net, x[:1].expand_as(x).contiguous(), torch.zeros_like(y), Clip(1e-3), places=(0, 8)) <= 1
+
+
+def test_the_dense_layer_of_gpt2_has_a_rule_of_its_own(tmp_path: Path) -> None:
+    net = make("gpt2", "full", tmp_path).train()
+    x, y = drawn(net, 5, (8,), 1), torch.arange(5) % CLASSES
+    book = BookKeeper(net)
+    rules = [rule for rule in book.rules.values() if isinstance(rule, TransposedRule)]
+    assert len(rules) == 4
+    agrees_with_ordinary_passes(book, x, y)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "vit"])
