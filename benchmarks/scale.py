@@ -17,6 +17,7 @@ import socket
 import statistics
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,7 +39,7 @@ from airlock.training import Poisson, PrivateGradients, Recipe, Resident, Run, f
 from airlock.training.distributed import joined
 from airlock.training.ensembles.ensemble import makes
 
-TURNS, STEPS, WIDTH, LOT = 2, 3, 100, 256
+TURNS, STEPS, WIDTH, WIDE, LOT = 3, 3, 100, 512, 256
 CPU = torch.device("cpu")
 Work = Callable[[], object]
 
@@ -49,14 +50,14 @@ def run() -> list[dict[str, Any]]:
     with one_thread(), tempfile.TemporaryDirectory() as folder:
         for thing in _things(Path(folder)):
             found += _measured(*thing)
-        return found + _processes()
+        return [*found, _remembered(Path(folder)), *_processes()]
 
 
 def _things(folder: Path) -> Iterator[tuple[str, str, dict[int, Work], int]]:
     """What is measured, against what, the work of each size, and how many times that does it."""
-    pool = _records(100_000)
+    pool = _records(200_000, WIDE)
     for what, storage in (("divide records", None), ("divide records, in a file", folder)):
-        yield what, "records", {n: _divided(pool, n, storage) for n in (12_500, 25_000, 50_000, 100_000)}, 1
+        yield what, "records", {n: _divided(pool, n, storage) for n in (25_000, 50_000, 100_000, 200_000)}, 1
     yield "draw a lot", "records", {10**k: _drawn(10**k) for k in (4, 5, 6, 7, 8)}, 1
     sizes = (10_000, 100_000, 1_000_000)
     yield f"a step, lot {LOT}", "records", {n: _step(n, (WIDTH,), "mlp", LOT) for n in sizes}, STEPS
@@ -101,9 +102,27 @@ def _records(count: int, width: int = WIDTH) -> Records:
 
 
 def _divided(pool: Records, count: int, folder: Path | None) -> Work:
-    facts = Facts("made up", (WIDTH,), tuple("0123456789"), count, None, "")
+    facts = Facts("made up", (WIDE,), tuple("0123456789"), count, None, "")
     own = Records(pool.x[:count], pool.y[:count])
     return lambda: divide(facts, own, None, SplitConfig(), 0, Storage(folder))
+
+
+def _remembered(folder: Path, count: int = 20_000) -> dict[str, Any]:
+    """The most bytes in memory of each record while records in a file are put in order; blocks do not count."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(_records(count, WIDE).x.tobytes())
+        file.flush()
+        x = np.memmap(file, np.float32, "r", shape=(count, WIDE))
+        own = Records(x, np.arange(count) % 10)
+        facts = Facts("made up", (WIDE,), tuple("0123456789"), count, None, "")
+        tracemalloc.start()
+        divide(facts, Records(own.x[:1000], own.y[:1000]), None, SplitConfig(), 0, Storage(folder))
+        little = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        divide(facts, own, None, SplitConfig(), 0, Storage(folder))
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return {"what": "divide records, in a file", "against": "records", "bytes a record": round((most - little) / count)}
 
 
 def _drawn(count: int) -> Work:

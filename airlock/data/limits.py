@@ -24,6 +24,7 @@ import contextlib
 import io
 import itertools
 import math
+import mmap
 import os
 import shutil
 import tempfile
@@ -141,6 +142,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 
 MEMORY_VARIABLE = "AIRLOCK_MEMORY_BYTES"
 _PIECE, _STRETCH = 2**21, 2**12  # bytes: of a block in memory at least; of what goes to a window at once, about
+_NEIGHBOURHOOD = 2**18  # bytes that a system fetches along with what is asked for, about twice
 _COPIES = 2.25  # of the encoded records, while they are put in order
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
@@ -313,6 +315,23 @@ def check_room(folder: Path, size: int) -> None:
             "Records that do not fit into memory are held in a file there, for a short time twice.",
             f"Name a vault on a larger disk with --vault or AIRLOCK_VAULT, or set {MEMORY_VARIABLE}.",
         )
+
+
+def announce(x: Array, index: Index) -> None:
+    """Tell the system that these rows of a file will be read, so that it fetches them together and nothing beside them.
+
+    Otherwise it would wait for each, and fetch its neighbourhood along with it. Where rows are close to each other, it
+    is left to do so.
+    """
+    one = math.prod(x.shape[1:]) * x.dtype.itemsize
+    if not is_on_disk(x) or len(index) * _NEIGHBOURHOOD > x.nbytes:
+        return
+    mapping: Any = x._mmap  # type: ignore[attr-defined]
+    begins = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
+    first = x.__array_interface__["data"][0] - begins
+    for place in (first + index * one).tolist():
+        start = place - place % mmap.PAGESIZE
+        mapping.madvise(mmap.MADV_WILLNEED, start, place + one - start)
 
 
 def is_on_disk(x: Any) -> bool:

@@ -407,14 +407,14 @@ def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArra
     """
     key = seed.to_bytes(8, "big")
     if records.person is not None:
-        digests = _halves(person_digests(records, key, purpose), len(records))
+        digests = halves(person_digests(records, key, purpose), len(records))
     else:
-        digests = _numbered(_halves(each_content_digest(records, key, purpose), len(records)), key, purpose)
+        digests = _numbered(halves(each_content_digest(records, key, purpose), len(records)), key, purpose)
     return (digests[:, 0] >> np.uint64(11)).astype(np.float64) * 2.0**-53, digests
 
 
-def _halves(digests: Iterable[bytes], count: int) -> Digests:
-    """16 bytes a record."""
+def halves(digests: Iterable[bytes], count: int) -> Digests:
+    """So many digests as one array: 16 bytes each."""
     return np.fromiter(digests, "V16", count).view(">u8").reshape(count, 2).astype(np.uint64)
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from airlock.data import Groups, Records
-from airlock.data.limits import Array, is_on_disk
+from airlock.data.limits import Array, announce, is_on_disk
 from airlock.errors import ConfigError
 
 
@@ -61,10 +61,11 @@ class Resident:
     groups: Groups | None = None
     most = 1
     in_file = False
+    _array: Array | None = None
 
     def __init__(self, records: Records, device: torch.device, records_per_person: int | None = None) -> None:
         self.device, self.in_file = device, is_on_disk(records.x)
-        x = _tensor(records.x)
+        x, self._array = _tensor(records.x), records.x if self.in_file else None
         self.x = x if self.in_file else x.to(device)
         self.y = torch.from_numpy(np.ascontiguousarray(records.y)).to(device)
         if records_per_person is not None:
@@ -97,6 +98,8 @@ class Resident:
 
     def held(self, index: NDArray[np.int64]) -> Tensor:
         """The inputs at these positions as they are held, and where; of a file, this reads it."""
+        if self._array is not None:
+            announce(self._array, index)
         return self.x.index_select(0, torch.from_numpy(index).to(self.x.device))
 
     def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
