@@ -1,9 +1,9 @@
 """What a release costs as it grows: processor time against records, parameters, models, queries and processes.
 
 A row is one size of one thing, the others fixed: processor seconds (the median of a few turns, in which all sizes of
-that thing take turns) and bytes where they are what grows. The last row of each thing has the slope of the logarithms,
-by least squares over the larger half of its sizes: 1 means in proportion. Everything has one thread, so a row does not
-hang on how many cores there are; on a busy machine it still hangs on what shares the caches.
+that thing take turns) and bytes where they are what grows. The last row of each thing has the slope of the logarithms
+between its two largest sizes, where 1 means in proportion. Everything has one thread, so a row does not hang on how
+many cores there are; on a busy machine it still hangs on what shares the caches.
 
 `docs/scale.md` keeps a run, and makes a plan from it.
 """
@@ -11,6 +11,7 @@ hang on how many cores there are; on a busy machine it still hangs on what share
 from __future__ import annotations
 
 import datetime
+import math
 import multiprocessing
 import os
 import socket
@@ -91,8 +92,8 @@ def _rows(what: str, against: str, took: dict[int, float]) -> list[dict[str, Any
         {"what": what, "against": against, "size": size, "seconds": float(f"{seconds:.3g}")}
         for size, seconds in took.items()
     ]
-    larger = list(took)[len(took) // 2 :] if len(took) > 3 else list(took)[-2:]
-    slope = float(np.polyfit(np.log(larger), np.log([max(took[size], 1e-9) for size in larger]), 1)[0])
+    (small, less), (large, more) = list(took.items())[-2:]
+    slope = math.log(max(more, 1e-9) / max(less, 1e-9)) / math.log(large / small)
     return [*rows, {"what": what, "against": against, "slope": round(slope, 2)}]
 
 

@@ -67,6 +67,7 @@ def _rows(net: str, shape: tuple[int, ...], kind: type, count: int, lot: int) ->
             {
                 "net": net,
                 "cache": "cold" if cold else "warm",
+                "places told": "in advance",  # rows of docs/results say otherwise where they were not yet
                 "records": count,
                 "bytes": told["file"]["bytes"],
                 "records ÷ allowance": TIMES,

@@ -46,10 +46,10 @@ def tables(rows: list[Row]) -> list[str]:
         sizes = f"{own[0]['size']:,}, {own[-1]['size']:,}"
         took = f"{own[0]['seconds']:g}, {own[-1]['seconds']:g}"
         found.append(f"| {end['what']} | {end['against']} | {sizes} | {took} | {end['slope']:.2f} |")
-    found += ["", "| network, lot | cache | speed, wall | speed, processor |", "|---|---|---|---|"]
+    found += ["", "| lot | cache | places told | speed, wall | speed, processor |", "|---|---|---|---|---|"]
     for row in (row for row in rows if row["bench"] == "storage"):
         speeds = f"{row['speed, wall']:.2f} | {row['speed, processor']:.2f}"
-        found.append(f"| {row['net']}, {row['lot']} | {row['cache']} | {speeds} |")
+        found.append(f"| {row['lot']} | {row['cache']} | {row['places told']} | {speeds} |")
     return found
 
 
@@ -64,7 +64,7 @@ def plan(rows: list[Row]) -> list[str]:
     step = flops / rate * RATIO
     link = ASSUMED["bytes a second between GPUs"]
     lines = [
-        ("divide the records, one core", f"{divide / 3600:.1f} h", _scaled(rows)),
+        ("hash and order the records, one core", f"{divide / 3600:.1f} h", _scaled(rows)),
         ("encoded records, in a file", f"{encoded / 1e12:.2f} TB", f"4 · {TOKENS} · 10⁹ bytes; twice while dividing"),
         ("memory while dividing", f"{each * RECORDS / 1e9:.0f} GB", f"{each} bytes a record, in every process"),
         ("draw a lot, one core", f"{draw:.1f} s a step", "in the thread that reads ahead"),
