@@ -114,7 +114,8 @@ def _turn(data: Resident, name: str, shape: tuple[int, ...], lot: int, turn: int
 
 def _written(file: IO[bytes] | None, shape: tuple[int, ...], kind: type, count: int) -> Any:
     """Random records; in the file the same ones."""
-    rng, found = np.random.default_rng(0), np.empty((count if file is None else 0, *shape), kind)
+    rng = np.random.default_rng(0)
+    found: Any = np.empty((count if file is None else 0, *shape), kind)
     for start in range(0, count, _BLOCK):
         part = rng.integers(0, 256, (min(_BLOCK, count - start), *shape), np.uint8)
         block = part if kind is np.uint8 else (part / np.float32(255)).astype(kind)

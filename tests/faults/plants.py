@@ -11,6 +11,7 @@ import importlib
 import itertools
 import math
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -40,6 +41,7 @@ from airlock.data import people as data_people
 from airlock.data import split as data_split
 from airlock.data import tables as tables_of_files
 from airlock.data import text as data_text
+from airlock.data.limits import Storage
 from airlock.data.remarks import Fault
 from airlock.errors import DataError
 from airlock.ledger import Key, Ledger, tables
@@ -726,6 +728,10 @@ def equal_records_share_a_part(patch: Patch) -> None:
 def parts_in_the_order_of_the_file(patch: Patch) -> None:
     """Which of several equal records is whose shows in the order: one more of them moves another."""
     patch.setattr(data_split, "in_order", lambda digests: np.arange(len(digests)))
+
+
+def records_lie_in_a_file_with_a_name(patch: Patch) -> None:
+    patch.setattr(Storage, "_file", lambda self: tempfile.NamedTemporaryFile(dir=self.folder, delete=False))  # noqa: SIM115
 
 
 def a_person_in_two_parts(patch: Patch) -> None:
