@@ -192,7 +192,7 @@ def test_a_set_ten_times_larger_than_the_memory_limit(tmp_path: Path) -> None:
     for name, (count, holdout) in sizes.items():
         np.savez(tmp_path / f"{name}.npz", x=rng.random((count, WIDTH), np.float32), y=np.arange(count) % 2)
         table = {"source": str(tmp_path / f"{name}.npz"), "records": count, "classes": 2}
-        rest = {"net": "linear", "accountant": "rdp", "split": {"holdout": holdout}}  # it takes little memory
+        rest = {"device": "cpu", "net": "linear", "accountant": "rdp", "split": {"holdout": holdout}}
         how = {"steps": 6, "lot_size": 100}
         (tmp_path / f"{name}.json").write_text(json.dumps({**ASKED, **rest, "data": table, "settings": how}))
     command = [sys.executable, "-c", _LIMITED, str(tmp_path), str(ALLOWED)]
