@@ -640,6 +640,8 @@ def compare(
     quick: bool = False,
     jobs: int = 1,
     minutes: float | None = None,
+    engine: Literal["local", "ray"] = "local",
+    gpus: float | None = None,
     **keys: object,
 ) -> Comparison:
     """Run every applicable method on the same records and recommend one. The same as `airlock compare`.
@@ -654,6 +656,8 @@ def compare(
         quick: One seed and a short court.
         jobs: How many cells to run at once; above 1, each in its own process.
         minutes: Time limit; the cells last in line are dropped and listed.
+        engine: Where cells run: "local", or "ray" for the workers of a Ray cluster.
+        gpus: GPUs of a cell on a Ray cluster, possibly a fraction.
         keys: Keys of the config: `data="digits"`, `epsilons=[1.0, 3.0]`, `delta=1e-4`, `methods=["weights"]`.
     """
     asked = _config(CompareConfig, config, keys, settings.load, settings.from_table)
@@ -664,8 +668,9 @@ def compare(
                 progress("cells", moment.done, moment.total)
 
         return run_comparison(
-            asked, Path(out), data_dir=_path(data_dir), quick=quick, jobs=jobs, minutes=minutes, say=say
-        )
+            asked, Path(out), data_dir=_path(data_dir), quick=quick, jobs=jobs, minutes=minutes, engine=engine,
+            gpus=gpus, say=say,
+        )  # fmt: skip
 
 
 def compare_paid(

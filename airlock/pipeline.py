@@ -37,6 +37,7 @@ from airlock.bundle.vault import ReleaseRecord
 from airlock.bundle.verify import OUTCOMES, read_verified
 from airlock.config import ReleaseConfig, from_table, parse_toml
 from airlock.data import Facts, Records, Split
+from airlock.data.limits import MEMORY, Storage, check_room, memory_bytes
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatError, Interrupted, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Channel, Plan, Release
@@ -258,6 +259,7 @@ def make_release(
     plan = paid_attacks.planned(config, facts, channel.planned)
     card.check_budget(config, plan)
     _require_export(channel)
+    storage = _storage(channel, safe)
     with booking.book(
         config, channel, plan, safe, _run_key(config, insecure_seed),
         resume=resume, insecure=insecure_seed is not None, composes=bool(others),
@@ -267,7 +269,7 @@ def make_release(
         signer = obtain_vault_key(safe)
         booked.start()
     group.send(b"started")  # nobody reads before the charge is on disk
-    split = _load(config, channel, data_dir, booked)
+    split = _load(config, channel, data_dir, storage, booked)
     run = Run(
         device=group.device or choose_device(config.device),
         progress=progress,
@@ -352,7 +354,7 @@ def preview(
     """
     channel, facts = _open(config, data_dir)
     card.check_budget(config, paid_attacks.planned(config, facts, channel.planned))
-    split = _load(config, channel, data_dir)
+    split = _load(config, channel, data_dir, _storage(channel, Vault.open(vault)))
     folder = Vault.open(vault).checkpoint_folder(_run_key(config, None))
     run = Run(device=choose_device(config.device), progress=progress, checkpoint=folder)
     randomness = Randomness.make(config.seed)
@@ -465,6 +467,7 @@ def audit_bundle(
     stayed = packing.kept_settings(method, lambda: safe.load(card_before.release_id))
     config = config if stayed is None else config.model_copy(update={"settings": stayed})
     channel, _ = _open(config, data_dir)
+    _tell_of_memory(channel, "shadow models")
     split = _load(config, channel, data_dir)
     _require_same_data(card_before, split)
     run = Run(
@@ -631,22 +634,57 @@ def assist_release(
     data_dir: Path | None = None,
     accept_unproven: bool = False,
     insecure_seed: int | None = None,
+    vault: Path | None = None,
 ) -> None:
-    """Train together with the lead, which makes the release from the same arguments; writes nothing."""
+    """Train together with the lead, which makes the release from the same arguments; leaves nothing behind."""
     channel, _ = _open(config, data_dir)
     _require_proof(channel, accept_unproven)
     _require_one_process(channel, group)
+    storage = _storage(channel, Vault.open(vault))
     group.send(None)
-    split = _load(config, channel, data_dir)
+    split = _load(config, channel, data_dir, storage)
     run = Run(device=group.device or choose_device(config.device), group=group)
     _train(config, channel, split, Randomness.make(config.seed, insecure_seed), run, insecure_seed)
 
 
+def _storage(channel: Channel, safe: Vault) -> Storage:
+    """Where the records of a release are held: by public figures, before one is read.
+
+    Raises:
+        OutputError: They do not fit into memory, nor on the disk of the vault.
+    """
+    if channel.facts.encoded_bytes <= memory_bytes():
+        return MEMORY
+    if not channel.reads_files:
+        _tell_of_memory(channel, _named(channel))
+        return MEMORY
+    folder = safe.records_folder()
+    check_room(folder, channel.facts.encoded_bytes)
+    return Storage(folder)
+
+
+def _tell_of_memory(channel: Channel, who: str) -> None:
+    """Say that everything will be in memory, where that is a lot."""
+    size = channel.facts.encoded_bytes
+    if size > memory_bytes():
+        warnings.warn(
+            f"All records will be held in memory at once, by the declared figures {size / 1e9:,.1f} GB: {who} cannot "
+            "train on a part of them at a time, as weights/gaussian does. Use a machine with more memory, or records "
+            "in a smaller shape.",
+            AirlockWarning,
+            stacklevel=3,
+        )
+
+
 def _load(
-    config: ReleaseConfig, channel: Channel, data_dir: Path | None, booked: booking.Booking | None = None
+    config: ReleaseConfig,
+    channel: Channel,
+    data_dir: Path | None,
+    storage: Storage = MEMORY,
+    booked: booking.Booking | None = None,
 ) -> Split:
     """The records, plus a public set if the channel asks for one; remarks about them are shown to the data holder."""
-    split = data.load(config, data_dir)
+    split = data.load(config, data_dir, storage)
     split = split if booked is None else booked.guarded(config, split)
     split = data.add_public(split, channel.public, data_dir) if channel.public else split
     tell_holder(split.remarks)

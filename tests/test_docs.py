@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import warnings
 from html.parser import HTMLParser
@@ -173,3 +175,19 @@ def test_every_command_is_in_the_reference(site: Path) -> None:
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         for part in [name, *(f"{name} {below}" for below in getattr(command, "commands", {}))]:
             assert f"<code>airlock {part}</code>" in page, part
+
+
+def test_the_page_on_scale_shows_what_its_rows_say() -> None:
+    """Its tables and its plan are printed from the kept rows."""
+    page = (ROOT / "docs/scale.md").read_text(encoding="utf-8").splitlines()
+    place = ROOT / "docs/results/scale.py"
+    spec = importlib.util.spec_from_file_location("results_of_scale", place)
+    assert spec is not None
+    assert spec.loader is not None
+    scale = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scale)
+    rows = [json.loads(line) for line in place.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()]
+    shown = [line for line in (*scale.tables(rows), *scale.plan(rows)) if line]
+    assert len(shown) > 35
+    assert [line for line in shown if line not in page] == []
+    assert sum(line.startswith("|") for line in page) == len(shown)

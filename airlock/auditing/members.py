@@ -29,8 +29,8 @@ from airlock.auditing.bounds import Floats
 from airlock.auditing.one_run_audit import Game
 from airlock.auditing.result import Scores
 from airlock.config import SplitConfig
-from airlock.data import Facts, Records, Split, at_most, content_digests, joined, person_digests, share
-from airlock.data.split import Part
+from airlock.data import Facts, Records, Split, at_most, joined, limited, person_digests, share
+from airlock.data.split import Part, each_content_digest
 from airlock.training.loop import mix
 
 FEWEST = 50
@@ -52,8 +52,14 @@ class AttackSet:
 
     members: Records
     others: Records
-    rest: Records  # of the private part
+    private: Records  # the whole part
+    left: Order  # where in it the records are that are no members
     game: Game  # which members and others count for the bound on ε
+
+    @property
+    def rest(self) -> Records:
+        """The private records that are no members."""
+        return self.private.take(self.left)
 
     def pooled(self, scores: Scores) -> Scores:
         """One score for each person, the mean over the records; the class is that of the first."""
@@ -174,7 +180,8 @@ def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> AttackSe
     """
     plain = fractions.model_copy(update={"public_without": ()})
     count = min(public_count(split.facts, part, plain, most) for part in PARTS)
-    private, holdout = (at_most(part, split.facts.records_per_person, seed) for part in (split.private, split.holdout))
+    whole = split  # records may be many more than memory holds: until they are chosen, only their places are
+    private, holdout = (_places(part, split.facts.records_per_person, seed) for part in (split.private, split.holdout))
     split = replace(split, private=private, holdout=holdout)
     first, second = (np.random.default_rng(seed).permutation(part.units) for part in (private, holdout))
     usual = _usual(split, fractions, first, seed)
@@ -182,15 +189,34 @@ def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> AttackSe
         return None
     orders = first[usual], second
     apart = not split.facts.grouped
-    game = _game(split, fractions, orders, count, seed) if apart else Game.of_nobody(count, count)
+    game = _game(whole, split, fractions, orders, count, seed) if apart else Game.of_nobody(count, count)
     first = np.concatenate([first[usual], first[~usual]])
-    members, others = _of(private, first[:count]), _of(holdout, second[:count])
-    return AttackSet(members, others, _of(private, first[count:]), game)
+    members, left, others = _of(private, first[:count]), _of(private, first[count:]), _of(holdout, second[:count])
+    drawn = whole.private.take(members.x), whole.holdout.take(others.x)
+    return AttackSet(*drawn, whole.private, left.x.astype(np.int64), game)
 
 
-def _game(split: Split, fractions: SplitConfig, orders: tuple[Order, Order], count: int, seed: int) -> Game:
-    """Which of the first `count` private and holdout records in these orders stay, each side at the same rate t."""
-    lots = [_lots(part, seed)[order] for part, order in zip((split.private, split.holdout), orders, strict=True)]
+def _places(records: Records, most: int, seed: int) -> Records:
+    """At most so many records of each person, with their places in place of their inputs."""
+    own = limited(records, most, seed)
+    return Records(own, records.y[own], None if records.person is None else records.person[own])
+
+
+def _game(
+    whole: Split, split: Split, fractions: SplitConfig, orders: tuple[Order, Order], count: int, seed: int
+) -> Game:
+    """Which of the first `count` private and holdout records in these orders stay, each side at the same rate t.
+
+    Args:
+        whole: The records.
+        split: The places of those that may take part (`_places`).
+        fractions: Of the split.
+        orders: Of the private and the holdout records.
+        count: Of each side.
+        seed: Of the attacks.
+    """
+    parts = (whole.private, split.private), (whole.holdout, split.holdout)
+    lots = [_lots(*both, seed)[order] for both, order in zip(parts, orders, strict=True)]
     has_test = split.facts.test_records is not None
     shares = np.array([share(part, fractions, has_test) for part in ("private", "holdout")])
     shares /= shares.sum()
@@ -204,11 +230,14 @@ def _game(split: Split, fractions: SplitConfig, orders: tuple[Order, Order], cou
     return Game(members.astype(np.int8), others.astype(np.int8), expected)
 
 
-def _lots(records: Records, seed: int) -> NDArray[np.int8]:
+def _lots(whole: Records, places: Records, seed: int) -> NDArray[np.int8]:
     """1 or 2 by a hash of the content, or of the person."""
     key = seed.to_bytes(8, "big")
-    digests = (content_digests if records.person is None else person_digests)(records, key, b"audit")
-    return np.array([1 + digests[place][0] % 2 for place in _firsts(records)], np.int8)
+    if places.person is None:
+        each = (1 + digest[0] % 2 for digest in each_content_digest(whole, key, b"audit"))
+        return np.fromiter(each, np.int8, len(whole))
+    digests = person_digests(places, key, b"audit")
+    return np.array([1 + digests[place][0] % 2 for place in _firsts(places)], np.int8)
 
 
 def _usual(split: Split, fractions: SplitConfig, order: Order, seed: int) -> Mask:

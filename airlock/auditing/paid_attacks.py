@@ -41,7 +41,7 @@ from airlock.auditing.required_attacks import ATTACKS as BY_KIND
 from airlock.auditing.result import Some, View
 from airlock.auditing.target import Target
 from airlock.config import Frozen, Proportion, ReleaseConfig
-from airlock.data import Facts, Records, Split, at_most
+from airlock.data import Facts, Records, Split, limited
 from airlock.errors import AirlockError, ConfigError
 from airlock.mechanisms import GridNoise, Stream
 from airlock.methods import Plan, Release
@@ -272,11 +272,8 @@ def attack(
     m, n = slots(config, split.facts)
     most = split.facts.records_per_person
     members, others = (
-        part.take(keep_people(part, count, stream.child("kept", name).take_key()))
-        for name, part, count in (
-            ("private", at_most(split.private, most, config.seed), m),
-            ("holdout", at_most(split.holdout, most, config.seed), n),
-        )
+        _kept(part, most, count, config.seed, stream.child("kept", name).take_key())
+        for name, part, count in (("private", split.private, m), ("holdout", split.holdout, n))
     )
     network, epsilon = release.network, each(config, release.guarantee)
     target = Target(network.net, lambda model: network.net, network.classes, release.guarantee.delta)
@@ -286,6 +283,14 @@ def attack(
         mine, theirs = (by_person(scores[name](target, side), side) for side in (members, others))
         found.append(paid_auc(name, mine, theirs, m, n, epsilon, stream.child(name)))
     return replace(release, guarantee=composed(config, release.guarantee)), tuple(found)
+
+
+def _kept(records: Records, most: int, count: int, seed: int, key: bytes) -> Records:
+    """The records of at most `count` people, at most so many of each; of others only the places are looked at."""
+    if records.person is None:
+        return records.take(keep_people(records, count, key))
+    own = limited(records, most, seed)
+    return records.take(own[keep_people(Records(own, records.y[own], records.person[own]), count, key)])
 
 
 def _losses(target: Target, records: Records) -> Floats:

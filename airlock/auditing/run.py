@@ -61,6 +61,7 @@ from airlock.training import Ensemble, Recipe, Resident, Run, checkpoint
 from airlock.training.distributed import digest
 from airlock.training.ensembles.chunks import read
 from airlock.training.ensembles.ensemble import EngineName
+from airlock.training.ensembles.ray_engine import Ray
 from airlock.training.loop import mix
 from airlock.training.losses import loss_for
 
@@ -107,6 +108,7 @@ class AuditSettings(Frozen):
         most: Records of each side at most.
         queries: Of the label-only attack, per record.
         engine: Where plain shadow models are trained: "local" or "ray".
+        gpus: With "ray": GPUs of a chunk of them, possibly a fraction; 1 if left out and a GPU is used.
         attacks: Names of other packages' attacks to run as well; on networks that leave, and for the dossier only.
         canaries: Of a language model: how many made-up sentences are added to the records of one more training, whose
             exposure is measured; none if 0. What leaves never saw them.
@@ -121,6 +123,7 @@ class AuditSettings(Frozen):
     most: Annotated[int, Field(ge=FEWEST)] = _MOST
     queries: Annotated[int, Field(ge=1)] = 16
     engine: EngineName = "local"
+    gpus: Annotated[float, Field(gt=0, le=64)] | None = None
     attacks: tuple[str, ...] = ()
     canaries: Annotated[int, Field(ge=0, le=10_000)] = 0
     copies: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -130,6 +133,12 @@ class AuditSettings(Frozen):
     def _enough_canaries(self) -> Self:
         if self.canaries == 1:
             raise ValueError("canaries must be none or at least 2: of one there is no interval")
+        return self
+
+    @model_validator(mode="after")
+    def _needs_a_cluster(self) -> AuditSettings:
+        if self.gpus is not None and self.engine != "ray":
+            raise ValueError('gpus are for engine = "ray"')
         return self
 
 
@@ -401,7 +410,7 @@ def _plain(
 ) -> tuple[Shadows, Ensemble]:
     steps = settings.epochs * max(1, round(float(inside.sum(1).mean()) / settings.batch_size))
     recipe = Recipe(steps=steps, optimiser="adam", learning_rate=target.learning_rate, precision="fp32")
-    size, engine = settings.batch_size, settings.engine
+    size, engine = settings.batch_size, settings.engine if settings.gpus is None else Ray(gpus=settings.gpus)
     return train_shadows(
         target.make, known, inside, recipe, seed, run, batch_size=size, engine=engine, loss=target.loss
     )
@@ -443,5 +452,5 @@ def _kept(run: Run, name: str, mark: str, work: Callable[[Run], tuple[Logits, Lo
 def _mark(settings: AuditSettings, seed: int, pool: Records, inside: Mask) -> str:
     """What shadow models depend on, as far as it can differ between two audits of one release."""
     arrays = [torch.from_numpy(np.ascontiguousarray(array)) for array in (pool.x, pool.y, inside)]
-    beside = {"engine", "queries", "attacks", "canaries", "copies", "fillings"}
+    beside = {"engine", "gpus", "queries", "attacks", "canaries", "copies", "fillings"}
     return f"{settings.model_dump_json(exclude=beside)} {seed} {digest(arrays).hex()}"

@@ -16,6 +16,7 @@ service answers, with which noise and how often, is taken from here. Every file 
           dossier.json          0600   the newest; earlier ones are dossier-1.json, dossier-2.json, ...
           dossier.html          0600   the same as a page
           index.json            0600   SHA-256 of all of them
+      records/                  0700   room for files without a name: records that do not fit into memory
       checkpoints/<run key>/    0700   unfinished training
       checkpoints/<run key>.records  0600   keyed fingerprint of the records that it began with
       checkpoints/<run key>.reservation  0600   in a register, and the key of the noise; until the bundle is written
@@ -73,6 +74,7 @@ _KEY, _KEY_BYTES = "records.key", 32
 _REMARKS = "remarks.json"
 _ARRAYS = ".safetensors"
 _CHECKPOINTS = "checkpoints"
+_RECORDS = "records"
 _MARKS = "marks"
 _KEYS = "keys"
 _DOSSIER = "dossier"
@@ -261,6 +263,10 @@ class Vault:
         aside = folder / f"{_INDEX}.{uuid.uuid4().hex[:8]}.part"
         write_file(aside, (json.dumps(index, indent=2) + "\n").encode(), 0o600)
         aside.replace(place)
+
+    def records_folder(self) -> Path:
+        """A folder for records that do not fit into memory (`data.limits`): files there have no name."""
+        return self._prepare(_RECORDS)
 
     def checkpoint_folder(self, run_key: str) -> Path:
         """A folder for the checkpoints of one run, readable only by its owner."""

@@ -48,6 +48,9 @@ def audit(
     epochs: int = typer.Option(20, help="Epochs of plain shadow models."),
     records: int = typer.Option(10_000, help="The most members, and as many non-members."),
     engine: str = typer.Option("local", help="Where plain shadow models are trained: 'local' or 'ray'."),
+    gpus: float | None = typer.Option(
+        None, help="With --engine ray: GPUs of a chunk of shadow models, such as 0.5.", show_default=False
+    ),
     attack: list[str] = typer.Option(
         [], "--attack", help="Also an attack that an installed package brings, by its name. Repeatable."
     ),
@@ -81,6 +84,7 @@ def audit(
 
     asked = {"shadows": shadows, "like": like, "epochs": epochs, "most": records, "engine": engine, "attacks": attack,
              "canaries": canaries, "copies": copies}  # fmt: skip
+    asked |= {} if gpus is None else {"gpus": gpus}
     own: dict[str, Any] = overrides(settings)
     if data is not None:
         own["data.source"] = str(Path(data).absolute()) if Path(data).exists() else data

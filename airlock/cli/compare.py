@@ -78,6 +78,12 @@ def compare(
     minutes: float | None = typer.Option(
         None, "--minutes", help="The time limit; the last cells in line are dropped and listed.", show_default=False
     ),
+    engine: str = typer.Option("local", help="Where cells run: 'local', or 'ray' for the workers of a Ray cluster."),
+    gpus: float | None = typer.Option(
+        None,
+        help="With --engine ray: GPUs of a cell, such as 0.25; 1 by default on a GPU.",
+        show_default=False,
+    ),
     settings: list[str] = SetOption,
     pay: bool = typer.Option(
         False, "--pay", help="Choose by a search over the methods, which ε pays for, and release the best."
@@ -101,15 +107,19 @@ def compare(
 
     how = {"composes_with": composes_with, "force": force, "resume": resume, "insecure_seed": insecure_seed}
     how |= {"again": again, "followed": followed, "vault": vault}
-    _check_options(pay, {"write": write, "to": to, **how}, {"quick": quick, "jobs": jobs > 1, "minutes": minutes})
+    unpaid = {"quick": quick, "jobs": jobs > 1, "minutes": minutes, "engine": engine != "local", "gpus": gpus}
+    _check_options(pay, {"write": write, "to": to, **how}, unpaid)
     asked = load(config, overrides(settings, minutes=minutes))
     if pay:
         _compare_paid(asked, out, write, data_dir, to or "", how, as_json)
         return
     if out is None:
         raise ConfigError("a folder for the results", "none", do="Name it: --out DIR.")
+    own: Any = engine  # another word is refused there
     with telling() as (say, steps):
-        found = run_comparison(asked, out, data_dir=data_dir, quick=quick, jobs=jobs, say=say, progress=steps)
+        found = run_comparison(
+            asked, out, data_dir=data_dir, quick=quick, jobs=jobs, engine=own, gpus=gpus, say=say, progress=steps
+        )
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:

@@ -75,7 +75,12 @@ def release(
     with joined(asked.device) as group, progress_bar() as progress:
         if not group.lead:
             assist_release(
-                asked, group, data_dir=data_dir, accept_unproven=accept_unproven, insecure_seed=insecure_seed
+                asked,
+                group,
+                data_dir=data_dir,
+                accept_unproven=accept_unproven,
+                insecure_seed=insecure_seed,
+                vault=vault,
             )
             return
         outcome = make_release(

@@ -1,11 +1,12 @@
 """Several cells at once, each in its own process, which ends with this one and can be killed at a deadline.
 
 Processes are spawned and reused from cell to cell, since starting one takes seconds; several may share a GPU. Only
-tasks and figures pass between them.
+tasks and figures pass between them. They are on this machine (`Pool`) or the workers of a Ray cluster (`RayPool`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -105,6 +106,60 @@ class Pool(Generic[T, R]):
         worker.process.kill()
         worker.process.join()
         worker.line.close()
+
+
+class RayPool(Generic[T, R]):
+    """The same on the workers of a Ray cluster: every task is one of Ray's, with a core and a share of a GPU.
+
+    Args:
+        ray: The module, connected to a cluster.
+        jobs: The number of tasks at once.
+        work: Called in a worker; an exception counts as a crash.
+        gpus: GPUs of each task, possibly a fraction.
+    """
+
+    def __init__(self, ray: Any, jobs: int, work: Callable[[T], R], gpus: float = 0.0) -> None:
+        def once(task: T) -> R:  # Ray takes no partial
+            return work(task)
+
+        self._ray, self._jobs = ray, jobs
+        self._work = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(once)
+        self._under_way: dict[Any, T] = {}
+
+    def run(self, next_task: Callable[[], T | None], deadline: float | None = None) -> Iterator[tuple[T, R | Ended]]:
+        """Yield tasks with their results as they finish, as `Pool.run` does; a worker that dies gives "crashed"."""
+        try:
+            while self._feed(next_task):
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                ready, _ = self._ray.wait(list(self._under_way), num_returns=1, timeout=left)
+                if not ready:
+                    for ref in list(self._under_way):
+                        yield self._dismiss(ref), "overtime"
+                for ref in ready:
+                    task = self._under_way.pop(ref)
+                    yield task, self._result(ref)
+        finally:
+            for ref in list(self._under_way):
+                self._dismiss(ref)
+
+    def _feed(self, next_task: Callable[[], T | None]) -> bool:
+        """Start as many tasks as may run; returns whether any is under way."""
+        while len(self._under_way) < self._jobs and (task := next_task()) is not None:
+            self._under_way[self._work.remote(task)] = task
+        return bool(self._under_way)
+
+    def _result(self, ref: Any) -> R | Ended:
+        try:
+            found: R = self._ray.get(ref)
+        except self._ray.exceptions.RayError:
+            return "crashed"
+        return found
+
+    def _dismiss(self, ref: Any) -> T:
+        """End a task with its process."""
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.cancel(ref, force=True)
+        return self._under_way.pop(ref)
 
 
 def _serve(line: Connection, other: Connection, work: Callable[[T], R]) -> None:

@@ -6,8 +6,10 @@ the same settings reuses it. Cells that depend on something that has changed sin
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +24,16 @@ from airlock.comparison.advise import advise_measured
 from airlock.comparison.cell import Ways, failure, run_task, short_of_memory
 from airlock.comparison.matrix import Matrix, Task, lay_out, mark
 from airlock.comparison.page import Comparison, write_page
-from airlock.comparison.pool import Ended, Pool
+from airlock.comparison.pool import Ended, Pool, RayPool
 from airlock.comparison.results import ComparisonFolder, FinishedCell, write
 from airlock.comparison.settings import CompareConfig, refuse_numbers
 from airlock.comparison.values import Cell, Dropped, MethodVerdict
 from airlock.errors import ConfigError, Interrupted
 from airlock.pipeline import tell_holder
-from airlock.training.devices import give_back, share_gpu
+from airlock.training.devices import choose_device, give_back, share_gpu
+from airlock.training.ensembles.ensemble import EngineName
+from airlock.training.ensembles.ray_cluster import connected, import_ray, slots
+from airlock.training.ensembles.ray_engine import versions
 from airlock.training.loop import Progress
 
 CRASHED = "Its process ended without a word, as when memory runs out."
@@ -74,6 +79,8 @@ def compare(
     quick: bool = False,
     jobs: int = 1,
     minutes: float | None = None,
+    engine: EngineName = "local",
+    gpus: float | None = None,
     say: Say | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -87,8 +94,12 @@ def compare(
         out: Where finished cells and results are kept.
         data_dir: The folder of named data sets.
         quick: Use one seed and a short court.
-        jobs: How many cells run at once; above 1, each runs in its own process.
+        jobs: How many cells run at once; above 1, each runs in its own process. On a Ray cluster, 1 means as many as
+            there is room for.
         minutes: The time limit; `config.minutes` if omitted.
+        engine: Where cells run: "local", on this machine; "ray", on the workers of a Ray cluster, which read the same
+            files at the same places.
+        gpus: GPUs of a cell on a Ray cluster, possibly a fraction; by default 1 if the config computes on a GPU.
         say: Called after every finished cell.
         progress: Called with the steps within a cell that runs in this process.
 
@@ -98,6 +109,11 @@ def compare(
     """
     if jobs < 1:
         raise ConfigError("at least one job", f"{jobs}")
+    if engine not in ("local", "ray") or (gpus is not None and not (engine == "ray" and 0 <= gpus <= 64)):
+        raise ConfigError(
+            "the engine 'local', or 'ray' with a number of GPUs for each cell or none",
+            f"'{engine}'" + ("" if gpus is None else f" with gpus = {gpus:g}"),
+        )
     refuse_numbers(config)
     begin = time.monotonic()
     config = config.quick() if quick else config
@@ -109,7 +125,12 @@ def compare(
     with folder.opened():
         line = TaskQueue(matrix.tasks, folder, marks, jobs, None if minutes is None else begin + 60 * minutes, say)
         try:
-            for task, found in run_queue(line, jobs, functools.partial(run_task, ways=ways), progress):
+            work = functools.partial(run_task, ways=ways)
+            if engine == "ray":
+                ran = _run_on_ray(line, jobs, work, _share(matrix, gpus))
+            else:
+                ran = run_queue(line, jobs, work, progress)
+            for task, found in ran:
                 line.finish(task, found)
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted(
@@ -238,6 +259,35 @@ def run_queue(
             yield task, work(task, progress=_until(line.deadline, progress))
         except _OutOfTimeError:
             yield task, "overtime"
+
+
+def _share(matrix: Matrix, gpus: float | None) -> float:
+    """GPUs of a cell: as asked for, else 1 where the config computes on one."""
+    if gpus is not None:
+        return gpus
+    return 1.0 if choose_device(matrix.tasks[0].config.device).type == "cuda" else 0.0
+
+
+def _run_on_ray(
+    line: TaskQueue, jobs: int, work: Callable[..., Found], gpus: float
+) -> Iterator[tuple[Task, Found | Ended]]:
+    """Run the queue on a Ray cluster: the one in RAY_ADDRESS, else one that is started here and ends with it."""
+    ray = import_ray()
+    with contextlib.ExitStack() as stack:
+        with contextlib.redirect_stdout(sys.stderr):
+            stack.enter_context(connected(ray, None, jobs if jobs > 1 else None, 0))
+        places = slots(ray, gpus, "cell")
+        line.jobs = min(jobs, places) if jobs > 1 else places
+        own = functools.partial(_on_worker, work=work, sharers=round(1 / gpus) if 0 < gpus < 1 else 1, same=versions())
+        yield from RayPool(ray, line.jobs, own, gpus).run(line.next, line.deadline)
+
+
+def _on_worker(task: Task, work: Work, sharers: int, same: tuple[str, str]) -> Found:
+    """One cell in a worker, unless it would run another program."""
+    if versions() != same:
+        said = " and ".join(f"{name} {one}" for name, one in zip(("Airlock", "torch"), versions(), strict=True))
+        return failure(task, f"A machine of the cluster has other versions: {said}.", 0.0)
+    return _in_process(task, work, 1, sharers)
 
 
 def _in_process(task: Task, work: Work, threads: int, jobs: int) -> Found:

@@ -23,7 +23,7 @@ nothing in this package unpickles, and nothing is allocated because a header say
     feature_files  features on disk: shards and their manifest
     validate       checks applied to every load: raw arrays in, records out
     remarks        notes about the records, for the holder alone
-    limits         how much memory a file may claim, and how a bad file is reported
+    limits         how much memory a file may claim, and a file in place of memory; how a bad file is reported
 """
 
 from airlock.data.limits import MAX_BYTES_VARIABLE as MAX_BYTES_VARIABLE

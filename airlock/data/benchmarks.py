@@ -32,9 +32,8 @@ from typing import IO, cast
 import numpy as np
 
 from airlock.config import Column
-from airlock.data.limits import check_bytes, check_ratio, count_lines, damaged, read_exactly, read_file, reading
+from airlock.data.limits import Array, check_bytes, check_ratio, count_lines, damaged, read_exactly, read_file, reading
 from airlock.data.remarks import Fault, Faults
-from airlock.data.split import Array
 from airlock.data.tables import Cells, encode, labels, width
 from airlock.data.validate import Raw
 from airlock.errors import DataError

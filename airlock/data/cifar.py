@@ -18,8 +18,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 
 from airlock.data.batches import loads
-from airlock.data.limits import damaged, max_bytes, read_exactly, read_file, reading
-from airlock.data.split import Array
+from airlock.data.limits import Array, damaged, max_bytes, read_exactly, read_file, reading
 from airlock.data.validate import Raw
 from airlock.errors import DataError
 

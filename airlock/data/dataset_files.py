@@ -34,7 +34,7 @@ import numpy as np
 
 from airlock.config import Column, DataConfig
 from airlock.data import memory, tables
-from airlock.data.limits import check_bytes, check_ratio, damaged, max_bytes, reading
+from airlock.data.limits import MEMORY, Storage, check_bytes, check_ratio, damaged, max_bytes, reading
 from airlock.data.remarks import Fault, Faults
 from airlock.data.validate import Raw
 from airlock.errors import ConfigError
@@ -325,21 +325,22 @@ def part_of(path: Path, part: str) -> list[Path]:
     return chosen
 
 
-def read_file(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
+def read_file(path: Path, data: DataConfig, classes: tuple[str, ...], storage: Storage = MEMORY) -> Raw:
     """All records of a file."""
     faults = Faults()
-    return tables.encode_blocks(
-        READERS[suffix_of(path)](path, tables.wanted(data), faults, tables.DECLARED), path, data, classes, faults
-    )
+    blocks = READERS[suffix_of(path)](path, tables.wanted(data), faults, tables.DECLARED)
+    return tables.encode_blocks(blocks, path, data, classes, faults, storage)
 
 
-def read_folder(path: Path, data: DataConfig, classes: tuple[str, ...], part: str = "train") -> Raw:
+def read_folder(
+    path: Path, data: DataConfig, classes: tuple[str, ...], storage: Storage = MEMORY, part: str = "train"
+) -> Raw:
     """All records of a part of a folder."""
     faults, names = Faults(), _class_names(path, data)
     blocks = _one_after_another(part_of(path, part), tables.wanted(data), faults)
     if names:
         blocks = (_named(cells, str(data.label), names) for cells in blocks)
-    return tables.encode_blocks(blocks, path, data, classes, faults)
+    return tables.encode_blocks(blocks, path, data, classes, faults, storage)
 
 
 def _one_after_another(files: Sequence[Path], wanted: Wanted, faults: Faults) -> Blocks:

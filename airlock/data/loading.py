@@ -13,10 +13,11 @@ import numpy as np
 
 from airlock.config import ReleaseConfig, SplitConfig
 from airlock.data import memory, own
+from airlock.data.limits import MEMORY, Storage
 from airlock.data.people import unit_of
 from airlock.data.remarks import about_classes, about_empty, about_shared, about_size
 from airlock.data.sources import Source, named
-from airlock.data.split import Facts, Part, Records, Split, content_digests, divide, share
+from airlock.data.split import Facts, Part, Records, Split, divide, each_content_digest, share
 from airlock.data.text import TOKENS, Tokenizer, open_tokenizer
 from airlock.data.validate import Raw, check_records
 from airlock.errors import ConfigError, DataError
@@ -41,7 +42,7 @@ def describe(config: ReleaseConfig, data_dir: Path | None = None, read_by: tuple
     return _stated(facts, config.split)
 
 
-def load(config: ReleaseConfig, data_dir: Path | None = None) -> Split:
+def load(config: ReleaseConfig, data_dir: Path | None = None, storage: Storage = MEMORY) -> Split:
     """Read the records and divide them into private, public, test and holdout.
 
     What the holder should know about them is in `Split.remarks`, and nowhere else.
@@ -49,24 +50,25 @@ def load(config: ReleaseConfig, data_dir: Path | None = None) -> Split:
     Args:
         config: The release.
         data_dir: The folder of the named sources; defaults to the environment's AIRLOCK_DATA, then to ./data.
+        storage: Where the records are held: in memory, or in a file. They are the same either way.
     """
-    facts, raw_pool, raw_test = read_all(config, data_dir)
+    facts, raw_pool, raw_test = read_all(config, data_dir, storage)
     where = memory.WORDS if config.data.source == memory.SOURCE else config.data.source
-    pool, left_out = check_records(facts, raw_pool, where)
+    pool, left_out = check_records(facts, raw_pool, where, storage)
     if raw_test is None:
         test = None
     else:
-        test, more = check_records(facts, raw_test, f"the test records of {where}")
+        test, more = check_records(facts, raw_test, f"the test records of {where}", storage)
         left_out += more
-    split = divide(facts, pool, test, config.split, config.seed)
+    split = divide(facts, pool, test, config.split, config.seed, storage)
     return replace(split, remarks=left_out + _remarks(split, pool, test, config.split))
 
 
-def read_all(config: ReleaseConfig, data_dir: Path | None) -> tuple[Facts, Raw, Raw | None]:
+def read_all(config: ReleaseConfig, data_dir: Path | None, storage: Storage = MEMORY) -> tuple[Facts, Raw, Raw | None]:
     """The facts, all records as read, and the official test records if there are any."""
     known, facts = named(config.data.source, data_dir), describe(config, data_dir)
     if known is None:
-        return facts, *own.read(config, facts)
+        return facts, *own.read(config, facts, storage)
     source, folder = known
     place = source.find(folder)
     if place is None:
@@ -169,8 +171,8 @@ def _remarks(split: Split, pool: Records, test: Records | None, fractions: Split
         found += about_size("people", pool.units, facts.people)
     if test is not None:
         found += about_size("test records", len(test), facts.test_records or 1)
-        shared = set(content_digests(test, _KEY))
-        count = sum(digest in shared for digest in content_digests(pool, _KEY))
+        shared = set(each_content_digest(test, _KEY))
+        count = sum(digest in shared for digest in each_content_digest(pool, _KEY))
         found += about_shared(
             count,
             "",

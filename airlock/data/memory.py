@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 
 from airlock.config import Column, DataConfig
 from airlock.data import tables
+from airlock.data.limits import MEMORY, Array, Storage
 from airlock.data.npz import arrange, record_shape
 from airlock.data.remarks import Fault, Faults
-from airlock.data.split import Array
 from airlock.data.validate import Raw
 from airlock.errors import ConfigError, DataError
 
@@ -209,18 +209,18 @@ def check_person(person: str) -> None:
         )
 
 
-def read(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
+def read(path: Path, data: DataConfig, classes: tuple[str, ...], storage: Storage = MEMORY) -> Raw:
     """All records, encoded as those of a file are."""
     kept, faults = current(), Faults()
     if isinstance(kept, Frame):
         tables.find_columns(kept.names, tables.wanted(data), _PLACE)
-        return tables.encode_blocks(_blocks(kept.columns, data, faults), _PLACE, data, classes, faults)
+        return tables.encode_blocks(_blocks(kept.columns, data, faults), _PLACE, data, classes, faults, storage)
     if data.columns or data.text is not None:
         own = _named(data)
         named = {name: kept.x[:, place] for place, name in enumerate(data.columns)}
         named |= {str(own.label): kept.y} | ({} if data.text is None else {data.text: kept.x})
         named |= {} if own.person is None or kept.person is None else {own.person: kept.person}
-        return tables.encode_blocks(_blocks(named, own, faults), _PLACE, own, classes, faults)
+        return tables.encode_blocks(_blocks(named, own, faults), _PLACE, own, classes, faults, storage)
     faults = kept.faults.copy()
     y = tables.labels("y", _compared("y", kept.y.reshape(-1), faults), classes, faults)
     whose = None

@@ -27,9 +27,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from airlock.data.limits import check_bytes, check_ratio, damaged, read_exactly, reading
+from airlock.data.limits import MEMORY, Array, Storage, check_bytes, check_ratio, damaged, read_exactly, reading
 from airlock.data.people import as_ids
-from airlock.data.split import Array
 from airlock.data.validate import Raw
 from airlock.errors import ConfigError, DataError, FormatError
 
@@ -54,8 +53,14 @@ def headers(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Header
     return found
 
 
-def read(path: Path, wanted: Iterable[str], content: bytes | None = None) -> dict[str, Array]:
-    """The wanted arrays among those in the file, or in its content if it was read already."""
+def read(
+    path: Path, wanted: Iterable[str], content: bytes | None = None, storage: Storage = MEMORY
+) -> dict[str, Array]:
+    """The wanted arrays among those in the file, or in its content if it was read already.
+
+    Where records are held in files, so are arrays of more than one dimension: as they come out of the archive, since
+    what is compressed cannot be read in any order.
+    """
     found: dict[str, Array] = {}
     with reading(path, "an npz file"), zipfile.ZipFile(path if content is None else io.BytesIO(content)) as archive:
         names = _present(archive, wanted)
@@ -66,7 +71,7 @@ def read(path: Path, wanted: Iterable[str], content: bytes | None = None) -> dic
             raise damaged(path, "members no larger than the file", "a zip directory that claims more")
         for name, member in zip(names, members, strict=True):
             with archive.open(member) as stream:
-                found[name] = _array(stream, _header(stream, member, path), path)
+                found[name] = _array(stream, _header(stream, member, path), path, storage)
     return found
 
 
@@ -96,7 +101,13 @@ def _header(stream: IO[bytes], member: zipfile.ZipInfo, path: Path) -> Header:
     return Header(tuple(shape), dtype, bool(fortran), data_bytes)
 
 
-def _array(stream: IO[bytes], header: Header, path: Path) -> Array:
+def _array(stream: IO[bytes], header: Header, path: Path, storage: Storage) -> Array:
+    if storage.folder is not None and len(header.shape) > 1 and header.data_bytes:
+        with storage.copy(stream, header.data_bytes) as file:
+            if file.seek(0, io.SEEK_END) < header.data_bytes or stream.read(1):
+                raise damaged(path, f"{header.data_bytes} bytes after its header", "another number")
+            order: Any = "F" if header.fortran else "C"
+            return np.memmap(file, header.dtype, "r", shape=header.shape, order=order)
     flat = np.frombuffer(read_exactly(stream, header.data_bytes, path), header.dtype)
     shaped = flat.reshape(header.shape[::-1]).T if header.fortran else flat.reshape(header.shape)
     return shaped.astype(header.dtype.newbyteorder("="), copy=False)
@@ -130,10 +141,11 @@ class NpzFile:
         counts = [found[x].shape[0] if found[x].shape else 0 for x, _ in self._pairs(set(found))]
         return counts[0], counts[1] if len(counts) == 2 else None
 
-    def read(self, person: str | None = None) -> tuple[Raw, Raw | None]:
+    def read(self, person: str | None = None, storage: Storage = MEMORY) -> tuple[Raw, Raw | None]:
         """Training records, with the array of their people if one is named; and test records if there are any."""
-        found = read(self.where, (*_TRAIN, *_TEST, *_PLAIN))
-        raw = [Raw(arrange(found[x], self.where), found[y]) for x, y in self._pairs(set(found))]
+        found = read(self.where, (*_TRAIN, *_TEST, *_PLAIN), storage=storage)
+        pairs = self._pairs(set(found))
+        raw = [Raw(_arranged(found.pop(x), self.where, storage), found[y]) for x, y in pairs]
         if person is not None:
             raw[0] = replace(raw[0], person=as_ids(read(self.where, (person,))[person], person, self.where))
         return raw[0], raw[1] if len(raw) == 2 else None
@@ -151,9 +163,9 @@ class NpzFile:
                 do=f"Save it alongside, with numpy.savez(path, x=x, y=y, {person}=ids).",
             )
 
-    def read_test(self) -> Raw:
+    def read_test(self, storage: Storage = MEMORY) -> Raw:
         """The records of a separate test file: its x_test and y_test, or its only pair."""
-        train, test = self.read()
+        train, test = self.read(storage=storage)
         return test if test is not None else train
 
     def _pairs(self, names: set[str]) -> list[tuple[str, str]]:
@@ -198,6 +210,15 @@ def arrange(x: Array, path: Path) -> Array:
             return x.astype(np.float32)
     axis = _channel_axis(x.shape)
     return np.ascontiguousarray(np.moveaxis(x, axis, 1) if axis else x.reshape(len(x), *shape))
+
+
+def _arranged(x: Array, path: Path, storage: Storage) -> Array:
+    """The same, block by block where records are held in files."""
+    if storage.folder is None:
+        return arrange(x, path)
+    rows = storage.rows(x[:1].nbytes)
+    blocks = (arrange(x[start : start + rows], path) for start in range(0, len(x), rows))
+    return storage.gather(blocks, arrange(x[:0], path))
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:

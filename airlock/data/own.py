@@ -18,6 +18,7 @@ listed for two people, is left out.
 from __future__ import annotations
 
 import csv
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from PIL import Image
 
 from airlock.config import DataConfig, ReleaseConfig
 from airlock.data import dataset_files, memory, tables
-from airlock.data.limits import check_bytes, reading
+from airlock.data.limits import MEMORY, Storage, check_bytes, reading
 from airlock.data.npz import NpzFile
 from airlock.data.people import MANIFEST, declared_people, refuse_test_file, unit_of
 from airlock.data.remarks import Fault, Faults
@@ -66,19 +67,27 @@ def image_shape(path: Path, data: DataConfig) -> tuple[int, ...]:
     return data.shape
 
 
-def read_images(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
+def read_images(path: Path, data: DataConfig, classes: tuple[str, ...], storage: Storage = MEMORY) -> Raw:
     """All files below the subfolders; a class's position in `classes` is its label."""
     files = [file for folder in _subfolders(path) for file in _image_files(folder)]
-    channels, height, width = image_shape(path, data)
-    check_bytes(path, len(files) * channels * height * width)
-    x, faults = np.zeros((len(files), channels, height, width), np.uint8), Faults()
-    size = Fault(f"not {width} x {height} pixels, the size in data.shape", "Resize all images to one size beforehand.")
-    for place, file in enumerate(files):
-        pixels = _look_at(file, classes, (channels, height, width), size)
-        if isinstance(pixels, Fault):
-            faults.add(pixels, [place])
-        else:
-            x[place] = pixels
+    shape = image_shape(path, data)
+    check_bytes(path, len(files) * math.prod(shape))
+    size = Fault(f"not {shape[2]} x {shape[1]} pixels, the size in data.shape", "Resize all images to one size.")
+    faults, rows = Faults(), storage.rows(math.prod(shape))
+
+    def looked_at() -> Iterator[Pixels]:
+        for start in range(0, len(files), rows):
+            own = files[start : start + rows]
+            block = np.zeros((len(own), *shape), np.uint8)
+            for place, file in enumerate(own):
+                pixels = _look_at(file, classes, shape, size)
+                if isinstance(pixels, Fault):
+                    faults.add(pixels, [start + place])
+                else:
+                    block[place] = pixels
+            yield block
+
+    x = storage.gather(looked_at(), np.empty((0, *shape), np.uint8))
     index = {name: label for label, name in enumerate(classes)}
     y = np.array([index.get(file.parent.name, 0) for file in files], np.int64)
     person = None
@@ -164,15 +173,15 @@ class FileKind:
 
     title: str
     shape: Callable[[Path, DataConfig], tuple[int, ...]]
-    read: Callable[[Path, DataConfig, tuple[str, ...]], Raw]
+    read: Callable[[Path, DataConfig, tuple[str, ...], Storage], Raw]
 
 
 def _npz_shape(path: Path, data: DataConfig) -> tuple[int, ...]:
     return NpzFile(path).shape()
 
 
-def _npz_read(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
-    return NpzFile(path).read(data.person)[0]
+def _npz_read(path: Path, data: DataConfig, classes: tuple[str, ...], storage: Storage) -> Raw:
+    return NpzFile(path).read(data.person, storage)[0]
 
 
 NPZ = FileKind("npz file", _npz_shape, _npz_read)
@@ -254,23 +263,24 @@ def _of_people(facts: Facts, config: ReleaseConfig, path: Path, kind: FileKind) 
     return replace(facts, people=people, records_per_person=most, origin=origin)
 
 
-def read(config: ReleaseConfig, facts: Facts) -> tuple[Raw, Raw | None]:
+def read(config: ReleaseConfig, facts: Facts, storage: Storage = MEMORY) -> tuple[Raw, Raw | None]:
     """The records, and the test records if they are given separately."""
     data = config.data
     path = Path(data.source)
     kind = _kind(path)
     if data.test is not None:
-        return kind.read(path, data, facts.classes), _read_test(Path(data.test), data, kind, facts.classes)
+        test = _read_test(Path(data.test), data, kind, facts.classes, storage)
+        return kind.read(path, data, facts.classes, storage), test
     if kind is NPZ:
-        return NpzFile(path).read(data.person)
-    return kind.read(path, data, facts.classes), None
+        return NpzFile(path).read(data.person, storage)
+    return kind.read(path, data, facts.classes, storage), None
 
 
-def _read_test(path: Path, data: DataConfig, kind: FileKind, classes: tuple[str, ...]) -> Raw:
+def _read_test(path: Path, data: DataConfig, kind: FileKind, classes: tuple[str, ...], storage: Storage) -> Raw:
     own = data.model_copy(update={"person": None})  # a test part by itself is not divided
     if kind is DATASET and path == Path(data.source):
-        return dataset_files.read_folder(path, own, classes, "test")
-    return NpzFile(path).read_test() if kind is NPZ else kind.read(path, own, classes)
+        return dataset_files.read_folder(path, own, classes, storage, "test")
+    return NpzFile(path).read_test(storage) if kind is NPZ else kind.read(path, own, classes, storage)
 
 
 def _kind(path: Path) -> FileKind:

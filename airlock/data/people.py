@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.config import DataConfig, ReleaseConfig
+from airlock.data.limits import Array
 from airlock.data.remarks import Fault, Faults
-from airlock.data.split import PLACED_BY, Array
+from airlock.data.split import PLACED_BY
 from airlock.errors import ConfigError, DataError
 
 RECORDS_PER_PERSON = 8  # K, unless data.records_per_person says otherwise

@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.config import DataConfig, ReleaseConfig, SplitConfig
+from airlock.data.limits import Array
 from airlock.data.loading import describe, read_all
 from airlock.data.remarks import about_shared
 from airlock.data.sources import named
-from airlock.data.split import PLACED_BY, Array, Facts, Public, Records, Split, joined
+from airlock.data.split import PLACED_BY, Facts, Public, Records, Split, joined
 from airlock.data.validate import check_records
 from airlock.errors import ConfigError
 

@@ -27,6 +27,7 @@ import difflib
 import hashlib
 import itertools
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -34,11 +35,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.config import Column, ReadOff, SplitConfig, TargetRange
+from airlock.data.limits import MEMORY, Array, Storage
 from airlock.errors import ConfigError
 
 Part = Literal["private", "public", "test", "holdout"]
 Task = Literal["classification", "regression", "language"]
-Array = NDArray[np.generic]
+Digests = NDArray[np.uint64]
+"""(N, 2): the two halves of a digest of 16 bytes, most significant first; ordered like the digests."""
 _LAST = 1.0 - 2.0**-53  # the largest position: private
 _SHOWN = 20  # class names in an error
 _CHOSEN = b"airlock chosen"
@@ -129,6 +132,12 @@ class Facts:
         if self.people is None:
             return None
         return units * min(self.records_per_person, max(1.0, self.records / self.people))
+
+    @property
+    def encoded_bytes(self) -> int:
+        """How many bytes the records have once they are encoded, at the public figures."""
+        each = math.prod(self.shape) * (1 if len(self.shape) == 3 else 4)
+        return each * (self.records + (self.test_records or 0))
 
     @property
     def most(self) -> int | None:
@@ -285,7 +294,31 @@ class Split:
     remarks: tuple[str, ...] = field(default=(), repr=False)
 
 
-def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitConfig, seed: int) -> Split:
+def taken(records: Records, index: NDArray[np.int64], storage: Storage) -> Records:
+    """The records at these positions, each at most once, held like the others of a release."""
+    person = None if records.person is None else records.person[index]
+    return Records(storage.take(records.x, index), records.y[index], person)
+
+
+def taken_apart(records: Records, indices: Sequence[NDArray[np.int64]], storage: Storage) -> Iterator[Records]:
+    """The records at each of these lists of positions, none of which is on two of them."""
+    if storage.folder is None:
+        yield from map(records.take, indices)
+        return
+    whole = taken(records, np.concatenate(indices), storage)
+    for start, end in itertools.pairwise(np.cumsum([0, *map(len, indices)]).tolist()):
+        person = None if whole.person is None else whole.person[start:end]
+        yield Records(whole.x[start:end], whole.y[start:end], person)
+
+
+def divide(
+    facts: Facts,
+    pool: Records,
+    test: Records | None,
+    fractions: SplitConfig,
+    seed: int,
+    storage: Storage = MEMORY,
+) -> Split:
     """Assign every record of the pool to a part by its hash under `seed`: of content and number, or of its person.
 
     Public records of classes in `public_without` become private; the other parts do not change. Where records say whose
@@ -321,22 +354,21 @@ def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitCo
     part, or removes one, and no other person's record changes. ∎
     """
     position, digests = positions(pool, seed)
-    if pool.person is None:
-        order = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
-        pool, position = pool.take(order), position[order]
-    parts: dict[Part, Records] = {}
+    order = in_order(digests) if pool.person is None else np.arange(len(pool), dtype=np.int64)
+    kept_out = _kept_out(facts, pool, fractions) & (position < fractions.public)
+    position = np.where(kept_out, _LAST, position)[order]
+    places: dict[Part, NDArray[np.int64]] = {}
     low = 0.0
     names: tuple[Part, ...] = ("public", "test", "holdout", "private")
-    kept_out = _kept_out(facts, pool, fractions) & (position < fractions.public)
-    position = np.where(kept_out, _LAST, position)
     for part in names:
         high = low + share(part, fractions, test is not None) if part != "private" else 1.0
-        parts[part] = pool.take(np.flatnonzero((position >= low) & (position < high)))
+        places[part] = order[(position >= low) & (position < high)]
         low = high
+    parts = dict(zip(names, taken_apart(pool, [places[part] for part in names], storage), strict=True))
     if test is not None:
         parts["test"] = test
     if facts.unit == "person":
-        parts["test"] = at_most(parts["test"], 1, seed)
+        parts["test"] = at_most(parts["test"], 1, seed, storage)
     else:  # records of one person stayed together, but each is protected, weighed and counted by itself
         parts = {part: replace(records, person=None) for part, records in parts.items()}
     return Split(facts, parts["private"], parts["public"], parts["test"], parts["holdout"])
@@ -364,12 +396,12 @@ def limited(records: Records, most: int, seed: int) -> NDArray[np.int64]:
     return np.flatnonzero(kept)
 
 
-def at_most(records: Records, most: int, seed: int) -> Records:
+def at_most(records: Records, most: int, seed: int, storage: Storage = MEMORY) -> Records:
     """These records (`limited`)."""
-    return records if records.person is None else records.take(limited(records, most, seed))
+    return records if records.person is None else taken(records, limited(records, most, seed), storage)
 
 
-def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArray[np.float64], list[bytes]]:
+def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArray[np.float64], Digests]:
     """A position in [0, 1) for every record and the digest it came from: by its person, else by content and number.
 
     The number counts equal records in their order, from 0. Which of them has which number makes no difference to
@@ -378,20 +410,34 @@ def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArra
     """
     key = seed.to_bytes(8, "big")
     if records.person is not None:
-        digests = person_digests(records, key, purpose)
+        digests = halves(person_digests(records, key, purpose), len(records))
     else:
-        digests = _numbered(content_digests(records, key, purpose), key, purpose)
-    head = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)[:, 0]
-    return (head >> np.uint64(11)).astype(np.float64) * 2.0**-53, digests
+        digests = _numbered(halves(each_content_digest(records, key, purpose), len(records)), key, purpose)
+    return (digests[:, 0] >> np.uint64(11)).astype(np.float64) * 2.0**-53, digests
 
 
-def _numbered(digests: list[bytes], key: bytes, purpose: bytes) -> list[bytes]:
+def halves(digests: Iterable[bytes], count: int) -> Digests:
+    """So many digests as one array: 16 bytes each."""
+    return np.fromiter(digests, "V16", count).view(">u8").reshape(count, 2).astype(np.uint64)
+
+
+def in_order(digests: Digests) -> NDArray[np.int64]:
+    """The positions of the smallest digest, the next, ...; of equal ones in their order."""
+    return np.lexsort((digests[:, 1], digests[:, 0])).astype(np.int64)
+
+
+def _numbered(digests: Digests, key: bytes, purpose: bytes) -> Digests:
     """A digest of its own for each of several equal records; the first keeps that of its content."""
-    seen, found = dict[bytes, int](), []
-    for digest in digests:
-        number = seen[digest] = seen.get(digest, -1) + 1
-        again = digest + number.to_bytes(8, "big")
-        found.append(hashlib.blake2b(again, digest_size=16, key=key, person=purpose).digest() if number else digest)
+    order = in_order(digests)
+    sorted_ = digests[order]
+    repeated = np.flatnonzero((sorted_[1:] == sorted_[:-1]).all(axis=1)) + 1
+    found, number, before = digests.copy(), 0, -1
+    for place in repeated.tolist():
+        number = number + 1 if place == before + 1 else 1
+        before = place
+        again = sorted_[place].astype(">u8").tobytes() + number.to_bytes(8, "big")
+        again = hashlib.blake2b(again, digest_size=16, key=key, person=purpose).digest()
+        found[order[place]] = np.frombuffer(again, ">u8")
     return found
 
 
@@ -413,13 +459,15 @@ def person_digests(records: Records, key: bytes, purpose: bytes = b"") -> list[b
 
 def content_digests(records: Records, key: bytes, purpose: bytes = b"") -> list[bytes]:
     """A keyed hash of every record's input and label; equal records have equal digests."""
+    return list(each_content_digest(records, key, purpose))
+
+
+def each_content_digest(records: Records, key: bytes, purpose: bytes = b"") -> Iterator[bytes]:
+    """The same, one after the other."""
     rows = np.ascontiguousarray(records.x).reshape(len(records), math.prod(records.x.shape[1:]))
-    return [
-        hashlib.blake2b(
-            row.tobytes() + int(label).to_bytes(8, "big", signed=True), digest_size=16, key=key, person=purpose
-        ).digest()
-        for row, label in zip(rows, records.y, strict=True)
-    ]
+    for row, label in zip(rows, records.y, strict=True):
+        content = row.tobytes() + int(label).to_bytes(8, "big", signed=True)
+        yield hashlib.blake2b(content, digest_size=16, key=key, person=purpose).digest()
 
 
 # Shards.
@@ -447,19 +495,17 @@ def shard(records: Records, count: int, seed: int) -> list[NDArray[np.int64]]:
     """
     numbers, digests = positions(records, seed, _SHARDS)
     own = np.minimum((numbers * count).astype(np.int64), count - 1)
-    by_digest = np.array(sorted(range(len(digests)), key=_turns(records, digests).__getitem__), dtype=np.int64)
+    by_digest = in_order(digests) if records.person is None else _by_turns(records, digests)
     ordered = by_digest[np.argsort(own[by_digest], kind="stable")]
     return np.split(ordered, np.searchsorted(own[ordered], np.arange(1, count)))
 
 
-def _turns(records: Records, digests: list[bytes]) -> list[tuple[int, bytes, int]]:
-    """What the records of a shard are ordered by."""
-    if records.person is None:
-        return [(0, digest, 0) for digest in digests]
+def _by_turns(records: Records, digests: Digests) -> NDArray[np.int64]:
+    """The positions in the order of (records of the same person before it, digest, number of the person)."""
     groups = records.groups()
     turn = np.empty(len(records), np.int64)
     turn[groups.rows] = np.arange(len(records)) - np.repeat(groups.starts[:-1], np.diff(groups.starts))
-    return list(zip(turn.tolist(), digests, records.person.tolist(), strict=True))
+    return np.lexsort((records.person, digests[:, 1], digests[:, 0], turn)).astype(np.int64)  # type: ignore[arg-type]
 
 
 def even(own: NDArray[np.int64], count: int) -> NDArray[np.int64]:

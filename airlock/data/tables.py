@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.config import STEPS, Column, DataConfig, TargetRange, as_number
-from airlock.data.limits import check_bytes, check_ratio, reading
+from airlock.data.limits import MEMORY, Storage, check_bytes, check_ratio, reading
 from airlock.data.parquet_pages import largest_page
 from airlock.data.remarks import Fault, Faults
 from airlock.data.text import TOKENS, open_tokenizer
@@ -293,43 +293,53 @@ def column_names(path: Path) -> tuple[str, ...]:
         return tuple(file.schema_arrow.names)
 
 
-def read_csv(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
+def read_csv(path: Path, data: DataConfig, classes: tuple[str, ...], storage: Storage = MEMORY) -> Raw:
     """All records of a CSV file."""
     faults = Faults()
-    return encode_blocks(csv_blocks(path, wanted(data), faults), path, data, classes, faults)
+    return encode_blocks(csv_blocks(path, wanted(data), faults), path, data, classes, faults, storage)
 
 
-def read_parquet(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
+def read_parquet(path: Path, data: DataConfig, classes: tuple[str, ...], storage: Storage = MEMORY) -> Raw:
     """All records of a Parquet file."""
     faults = Faults()
-    return encode_blocks(parquet_blocks(path, wanted(data), faults), path, data, classes, faults)
+    return encode_blocks(parquet_blocks(path, wanted(data), faults), path, data, classes, faults, storage)
 
 
 def encode_blocks(
-    blocks: Iterator[dict[str, Cells]], path: Path, data: DataConfig, classes: tuple[str, ...], faults: Faults
+    blocks: Iterator[dict[str, Cells]],
+    path: Path,
+    data: DataConfig,
+    classes: tuple[str, ...],
+    faults: Faults,
+    storage: Storage = MEMORY,
 ) -> Raw:
     """Blocks of cells by column name, encoded by the declared schema; each record by itself."""
     label, features = data.label, shape(path, data)[0]
     tokenizer = None if data.text is None else open_tokenizer(data)
-    xs, ys, first = [np.empty((0, features), np.float32)], [np.empty(0, np.int64)], 0
+    ys = [np.empty(0, np.int64)]
     ids: list[str | None] = []
-    for cells in blocks:
-        if data.person is not None:
-            ids += [None if cell is None else str(cell) for cell in cells[data.person]]
-        if label is None:
-            ys.append(np.zeros(len(cells[str(data.text)]), np.int64))
-        elif data.target is None:
-            ys.append(labels(label, cells[label], classes, faults, first))
-        else:
-            ys.append(targets(label, cells[label], data.target, faults, first))
-        check_bytes(path, 4 * features * (first + len(ys[-1])))
-        if tokenizer is None:
-            xs.append(encode(data.columns, cells, faults, first))
-        else:
-            texts = cast("Sequence[str | None]", cells[str(data.text)])
-            xs.append(tokenizer.encode(str(data.text), texts, faults, first))
-        first += len(ys[-1])
-    return Raw(np.concatenate(xs), np.concatenate(ys), faults, person=None if data.person is None else ids)
+
+    def encoded() -> Iterator[NDArray[np.float32]]:
+        first = 0
+        for cells in blocks:
+            if data.person is not None:
+                ids.extend(None if cell is None else str(cell) for cell in cells[data.person])
+            if label is None:
+                ys.append(np.zeros(len(cells[str(data.text)]), np.int64))
+            elif data.target is None:
+                ys.append(labels(label, cells[label], classes, faults, first))
+            else:
+                ys.append(targets(label, cells[label], data.target, faults, first))
+            check_bytes(path, 4 * features * (first + len(ys[-1])))
+            if tokenizer is None:
+                yield encode(data.columns, cells, faults, first)
+            else:
+                texts = cast("Sequence[str | None]", cells[str(data.text)])
+                yield tokenizer.encode(str(data.text), texts, faults, first)
+            first += len(ys[-1])
+
+    x = storage.gather(encoded(), np.empty((0, features), np.float32))
+    return Raw(x, np.concatenate(ys), faults, person=None if data.person is None else ids)
 
 
 def wanted(data: DataConfig) -> dict[str, Column | None]:

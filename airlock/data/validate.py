@@ -8,6 +8,7 @@ holder: a refusal would reveal its presence to everybody else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.config import STEPS
+from airlock.data.limits import MEMORY, Array, Storage
 from airlock.data.people import Ids, about_people, leave_out_nobody, number
 from airlock.data.remarks import Fault, Faults
-from airlock.data.split import Array, Facts, Records
+from airlock.data.split import Facts, Records, taken
 from airlock.errors import DataError
 
 MAX_MAGNITUDE = 1e6
-_STEP = 2**16
+_STEP = 2**20  # numbers that are looked at together
 _NUMBER = Fault(
     f"a number that is NaN, infinite or beyond ±{MAX_MAGNITUDE:.0e}",
     "One such number ruins every gradient it enters: fill in missing values and scale by public constants beforehand.",
@@ -49,7 +51,7 @@ class Raw:
     person: Ids | None = None
 
 
-def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[str, ...]]:
+def check_records(facts: Facts, raw: Raw, where: str, storage: Storage = MEMORY) -> tuple[Records, tuple[str, ...]]:
     """Turn raw arrays into records by the public facts; records that do not fit them are left out.
 
     Guarantee: whether a record is kept depends only on that record and `facts`.
@@ -58,6 +60,7 @@ def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[st
         facts: Shape and classes.
         raw: What was read.
         where: What it was read from, for errors and remarks.
+        storage: Where the records are held.
 
     Returns:
         The records that fit, and a remark for every kind of record that does not.
@@ -96,7 +99,7 @@ def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[st
         own = [one for one, there in zip(raw.person, kept, strict=True) if there]
         told += about_people(own, facts.records_per_person if facts.unit == "person" else None)
     found = Records(x, y.astype(np.int64), person)
-    return found if kept.all() else found.take(np.flatnonzero(kept)), told
+    return found if kept.all() else taken(found, np.flatnonzero(kept), storage), told
 
 
 def _check_labels(facts: Facts, raw: Raw, y: NDArray[np.integer]) -> None:
@@ -148,8 +151,9 @@ def _positions(y: Array) -> NDArray[np.int64]:
 def _unusable(x: NDArray[np.float32]) -> NDArray[np.int64]:
     """The positions of rows with a number that is not finite or too large."""
     found = [np.empty(0, np.int64)]
-    for start in range(0, len(x), _STEP):
-        block = x[start : start + _STEP]
+    step = max(1, _STEP // max(1, math.prod(x.shape[1:])))
+    for start in range(0, len(x), step):
+        block = x[start : start + step]
         with np.errstate(invalid="ignore"):
             bad = ~(np.abs(block.reshape(len(block), -1)) <= MAX_MAGNITUDE).all(axis=1)
         found.append(start + np.flatnonzero(bad))

@@ -93,6 +93,15 @@ class Stream:
         _Words(self._key).midpoints(values)
         return values.numpy()
 
+    def uniform_blocks(self, count: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        """The same numbers, each block with its first position; it is valid until the next one is requested."""
+        self._spend()
+        words, room = _Words(self._key), torch.empty(min(count, _BLOCK), dtype=torch.float64)
+        for start in range(0, count, _BLOCK):
+            part = room[: count - start]
+            words.midpoints(part)
+            yield start, part.numpy()
+
     def normal(self, count: int) -> NDArray[np.float64]:
         """Standard normal numbers, all at once."""
         values = np.empty(count)

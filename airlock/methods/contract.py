@@ -182,6 +182,7 @@ class Channel(ABC, Generic[F]):
     compact: ClassVar[bool] = False  # whether its network is designed to be small: preferred for phones
     unproven: ClassVar[str] = ""  # for a method that is not proven: what is not proven, in one sentence
     sound_method: ClassVar[str] = ""  # for a method that is not proven: the one to take instead
+    reads_files: ClassVar[bool] = False  # whether records may be in a file instead of memory (`data.limits`)
     distributed: ClassVar[bool] = False  # whether `release` may run in several processes that train together
     # Settings that make a whole release run in an instant, for the court (`config_case`); None if there are none.
     small: ClassVar[Mapping[str, object] | None] = None

@@ -33,7 +33,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.data import Records, content_digests, limited, person_digests
+from airlock.data import Records, limited, person_digests
+from airlock.data.split import each_content_digest, halves, in_order
 from airlock.mechanisms import Stream
 from airlock.training.front_ends.extract import NOBODY
 
@@ -64,8 +65,7 @@ def keep(records: Records, count: int, key: bytes) -> Whole:
     """The positions of all records, or of the `count` with the smallest keyed hashes where there are more."""
     if len(records) <= count:
         return np.arange(len(records), dtype=np.int64)
-    digests = content_digests(records, key)
-    return np.array(sorted(range(len(records)), key=digests.__getitem__)[:count], np.int64)
+    return in_order(halves(each_content_digest(records, key), len(records)))[:count]
 
 
 def keep_people(records: Records, count: int, key: bytes) -> Whole:

@@ -139,11 +139,13 @@ class Search(Channel[SearchFigures]):
         self._make = make
         self.candidates = self.asked.candidates
         check_config(config)
-        self._check_candidates([self._build(place, config.epsilon) for place in range(len(self.candidates))])
+        built = [self._build(place, config.epsilon) for place in range(len(self.candidates))]
+        self._check_candidates(built)
         self.own = self.asked.won or 0  # a bundle's config names the one that won
         mine = self._build(self.own, config.epsilon)
         self._check_winner(mine)
         vars(self).update(channel=mine.channel, method=mine.method, leaves=mine.leaves)
+        vars(self).update(reads_files=all(one.reads_files for one in built))
 
     # Planning.
 

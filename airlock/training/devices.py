@@ -1,6 +1,8 @@
 """What is computed where: the device, records kept on it, how much of its memory work may use, CUDA graphs.
 
-Records are copied to the device once, in their original type; batches are gathered and scaled there.
+Records are copied to the device once, in their original type; batches are gathered and scaled there. Records in a file
+(`data.limits`) stay there: the rows of a batch are gathered from it and copied to the device, where they are scaled.
+The values are the same.
 
 People. Where a person is protected, a lot is drawn among people, and whoever is drawn contributes at most
 `records_per_person` of her records, chosen uniformly and afresh in each step if she has more. Guarantee: a person's
@@ -25,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from airlock.data import Groups, Records
+from airlock.data.limits import Array, announce, is_on_disk
 from airlock.errors import ConfigError
 
 
@@ -46,20 +49,24 @@ Chance = Callable[[int], NDArray[np.float64]]  # so many uniform numbers
 
 
 class Resident:
-    """Inputs and labels on one device.
+    """Inputs and labels on one device, or inputs in a file.
 
     Args:
         records: The records.
-        device: Where they are kept.
+        device: Where they are kept, or batches are sent.
         records_per_person: Draw people (`Records.person`), with at most so many of their records each; None draws
             records.
     """
 
     groups: Groups | None = None
     most = 1
+    in_file = False
+    _array: Array | None = None
 
     def __init__(self, records: Records, device: torch.device, records_per_person: int | None = None) -> None:
-        self.x = torch.from_numpy(np.ascontiguousarray(records.x)).to(device)
+        self.device, self.in_file = device, is_on_disk(records.x)
+        x, self._array = _tensor(records.x), records.x if self.in_file else None
+        self.x = x if self.in_file else x.to(device)
         self.y = torch.from_numpy(np.ascontiguousarray(records.y)).to(device)
         if records_per_person is not None:
             self.groups, self.most = records.groups(), records_per_person
@@ -79,15 +86,36 @@ class Resident:
             drawn: Positions among the units.
             chance: Decides which records are taken of somebody who has too many; secret in private training.
         """
+        rows, owners = self.rows(drawn, chance)
+        return *self.batch(rows), owners
+
+    def rows(self, drawn: NDArray[np.int64], chance: Chance) -> tuple[NDArray[np.int64], Tensor | None]:
+        """The positions of the records of a lot, and whose they are."""
         if self.groups is None:
-            return *self.batch(drawn), None
+            return drawn, None
         rows, owners = chosen_rows(self.groups, drawn, self.most, chance)
-        return *self.batch(rows), torch.from_numpy(owners)  # they are counted where they are drawn
+        return rows, torch.from_numpy(owners)  # they are counted where they are drawn
+
+    def held(self, index: NDArray[np.int64]) -> Tensor:
+        """The inputs at these positions as they are held, and where; of a file, this reads it."""
+        if self._array is not None:
+            announce(self._array, index)
+        return self.x.index_select(0, torch.from_numpy(index).to(self.x.device))
 
     def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """The records at these positions, ready for a network."""
-        where = torch.from_numpy(index).to(self.y.device)
-        return to_input(self.x.index_select(0, where)), self.y.index_select(0, where)
+        return self.sent(self.held(index), index)
+
+    def sent(self, x: Tensor, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """The same of inputs that were taken from where they are held."""
+        return to_input(x.to(self.device)), self.y.index_select(0, torch.from_numpy(index).to(self.y.device))
+
+
+def _tensor(x: Array) -> Tensor:
+    """A tensor over an array; nobody may write to that of a file, and rows that are selected from it are copies."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(np.ascontiguousarray(x))
 
 
 def chosen_rows(

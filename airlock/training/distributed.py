@@ -74,10 +74,13 @@ class Group:
 
     def part(self, lot: Index) -> Index:
         """This process' records of a lot; the parts are disjoint and make up the lot. A part may be empty."""
-        if self.world == 1:
-            return lot
-        self._lot = zlib.crc32(lot.tobytes()) & _LOT_BITS
-        return lot[self.rank :: self.world]
+        if self.world > 1:
+            self._lot = zlib.crc32(lot.tobytes()) & _LOT_BITS
+        return self.own(lot)
+
+    def own(self, lot: Index) -> Index:
+        """The same records, without noting which lot it was."""
+        return lot[self.rank :: self.world] if self.world > 1 else lot
 
     def once(self, values: Tensor, dropped: int, mechanism: Callable[[Tensor], Tensor]) -> tuple[Tensor, int]:
         """The mechanism on the sum of all processes' values, run once, on the lead; every process gets the same bits.

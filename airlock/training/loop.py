@@ -18,6 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -38,7 +39,7 @@ from airlock.training.adam_bc import AdamBC
 from airlock.training.devices import Resident
 from airlock.training.distributed import ALONE, Group, digest
 from airlock.training.gradients import Gradients, GradientsOfPeople, Named
-from airlock.training.sampling import Sampler
+from airlock.training.sampling import Index, Sampler
 
 # Learning-rate schedules: a linear warm-up, then constant, or linear or cosine decay to zero.
 
@@ -145,7 +146,12 @@ def fit(
     session = _Session(net, data, sampler, gradients, recipe, seed, run, augment, secret)
     first = session.restore()
     saved = time.monotonic()
-    with precision(recipe.precision, run), forked_generator(run.device), watch_interrupt() as interrupted:
+    with (
+        precision(recipe.precision, run),
+        forked_generator(run.device),
+        session.looking_ahead(),
+        watch_interrupt() as interrupted,
+    ):
         net.train()
         for step in range(first, recipe.steps):
             session.advance(step)
@@ -203,7 +209,18 @@ class _Session:
         self.optimiser = _optimiser(net, recipe)
         self.averaged = {name: p.detach().clone() for name, p in net.named_parameters()} if recipe.ema else {}
         self.stream: Stream | None = getattr(gradients, "stream", None)  # plain gradients have none
+        self.ahead: ThreadPoolExecutor | None = None
+        self.pending: Future[tuple[Index, Index, Tensor | None, Tensor]] | None = None
         self.mark = {"recipe": recipe.model_dump(), "seed": seed, **gradients.mark}
+
+    @contextlib.contextmanager
+    def looking_ahead(self) -> Iterator[None]:
+        """A thread for the next step's records where they are in a file; at the end it is waited for."""
+        if not self.data.in_file:
+            yield
+            return
+        with ThreadPoolExecutor(1) as self.ahead:
+            yield
 
     def restore(self) -> int:
         """Restore the lead's checkpoint, if there is one; otherwise every process starts from the lead's weights."""
@@ -239,8 +256,7 @@ class _Session:
     def advance(self, step: int) -> None:
         recipe = self.recipe
         variances = _noise_variances(self.net, self.gradients) if isinstance(self.optimiser, AdamBC) else []
-        drawn = self.run.group.part(self.sampler.draw(step, self.data.units))
-        x, y, owners = self.data.lot(drawn, lambda count: self._choice(step, count))
+        x, y, owners = self._lot(step)
         chance = self._chance(step)
         seed_torch(chance, self.run.device)  # dropout
         if self.augment is not None and len(y):
@@ -257,6 +273,25 @@ class _Session:
             self.optimiser.noise_variances = variances
         self.optimiser.step()
         self._average(min(recipe.ema, (1 + step) / (10 + step)))
+
+    def _lot(self, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """A step's records. Those of a file are read while the step before is computed."""
+        if self.ahead is None:
+            drawn = self.run.group.part(self.sampler.draw(step, self.data.units))
+            return self.data.lot(drawn, lambda count: self._choice(step, count))
+        whole, rows, owners, x = (self.pending or self.ahead.submit(self._read, step)).result()
+        self.pending = self.ahead.submit(self._read, step + 1) if step + 1 < self.recipe.steps else None
+        self.run.group.part(whole)
+        return *self.data.sent(x, rows), owners
+
+    def _read(self, step: int) -> tuple[Index, Index, Tensor | None, Tensor]:
+        """A step's lot, this process' records of it, whose they are, and their inputs; done in a thread of its own.
+
+        It leaves the device alone, which may be capturing a graph at that moment.
+        """
+        whole = self.sampler.draw(step, self.data.units)
+        rows, owners = self.data.rows(self.run.group.own(whole), lambda count: self._choice(step, count))
+        return whole, rows, owners, self.data.held(rows)
 
     def _chance(self, step: int) -> int:
         """The seed of dropout and augmentation in this step."""

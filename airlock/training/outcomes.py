@@ -140,7 +140,7 @@ def predict(net: nn.Module, records: Records) -> Tensor:
         return predict(net, blank)[:0]
     found = []
     for start in range(0, len(records), _BATCH):
-        x = torch.from_numpy(np.ascontiguousarray(records.x[start : start + _BATCH])).to(device)
+        x = torch.from_numpy(np.array(records.x[start : start + _BATCH])).to(device)  # a copy: records may be in a file
         found.append(outputs(net, to_input(x)).float().cpu())
     return torch.cat(found)
 

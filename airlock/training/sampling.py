@@ -45,8 +45,10 @@ class Poisson:
         """The positions of one lot."""
         if self.sampling_probability >= 1:
             return np.arange(records, dtype=np.int64)
-        chance = self.stream.child("lot", step).uniform(records)
-        return np.flatnonzero(chance < self.sampling_probability).astype(np.int64)
+        found = [np.empty(0, np.int64)]
+        for first, chance in self.stream.child("lot", step).uniform_blocks(records):
+            found.append(first + np.flatnonzero(chance < self.sampling_probability))
+        return np.concatenate(found)
 
     def event(self, mechanism: dpa.DpEvent) -> dpa.DpEvent:
         """What a mechanism costs on one lot of this sampler."""

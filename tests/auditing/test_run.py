@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from airlock import methods
 from airlock.auditing import AuditSettings, Scores, Target, attack, required_attacks
-from airlock.auditing.run import UNLIKE, _kinds, _try, draw
+from airlock.auditing.run import UNLIKE, _kinds, _mark, _plain, _try, draw
 from airlock.config import SplitConfig, from_table, parse
 from airlock.data import Records, Split, describe, load
 from airlock.errors import ConfigError, DataError, Interrupted
 from airlock.nets import create
 from airlock.nets.frontend import pixels_linear
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit
+from airlock.training.ensembles.ray_engine import Ray
 
 HALF = SplitConfig(test=0.2, holdout=0.4)
 SMALL = AuditSettings(shadows=4, epochs=3, queries=2)
@@ -174,3 +177,18 @@ def test_an_interrupted_audit_goes_on_where_it_was(split: Split, tmp_path: Path)
 def test_bad_settings_are_refused(key: str, value: object) -> None:
     with pytest.raises(ConfigError):
         parse(AuditSettings, {key: value})
+
+
+def test_shadow_models_may_share_a_gpu_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they are does not change with it: an audit that was interrupted goes on."""
+    seen: list[object] = []
+    monkeypatch.setitem(_plain.__globals__, "train_shadows", lambda *told, engine, **how: seen.append(engine))
+    one: Any = SimpleNamespace(make=None, learning_rate=0.1)
+    pool = Records(np.zeros((4, 2), np.float32), np.zeros(4, np.int64))
+    inside, shared = np.ones((4, 4), bool), AuditSettings(engine="ray", gpus=0.25)
+    _plain(one, pool, inside, shared, 0, Run())
+    assert seen == [Ray(gpus=0.25)]
+    alone = AuditSettings()
+    assert _mark(shared, 0, pool, inside) == _mark(alone, 0, pool, inside)
+    with pytest.raises(ValidationError, match='engine = "ray"'):
+        AuditSettings(gpus=0.25)

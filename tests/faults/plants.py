@@ -11,6 +11,7 @@ import importlib
 import itertools
 import math
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -40,6 +41,7 @@ from airlock.data import people as data_people
 from airlock.data import split as data_split
 from airlock.data import tables as tables_of_files
 from airlock.data import text as data_text
+from airlock.data.limits import Storage
 from airlock.data.remarks import Fault
 from airlock.errors import DataError
 from airlock.ledger import Key, Ledger, tables
@@ -698,15 +700,15 @@ def a_resumed_search_draws_anew(patch: Patch) -> None:
 # Records
 
 
-def _by_place(records: Records, seed: int, purpose: bytes = b"") -> tuple[Floats, list[bytes]]:
-    count = len(records)
-    return np.arange(count) / max(1, count), [place.to_bytes(16, "big") for place in range(count)]
+def _by_place(records: Records, seed: int, purpose: bytes = b"") -> tuple[Floats, data_split.Digests]:
+    places = np.arange(len(records))
+    return places / max(1, len(records)), np.stack([np.zeros_like(places), places], axis=1).astype(np.uint64)
 
 
 def _positions_where(patch: Patch, is_wrong: Callable[[bytes], bool]) -> None:
     right = data_split.positions
 
-    def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[Floats, list[bytes]]:
+    def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[Floats, data_split.Digests]:
         return (_by_place if is_wrong(purpose) else right)(records, seed, purpose)
 
     patch.setattr(data_split, "positions", positions)
@@ -726,7 +728,11 @@ def equal_records_share_a_part(patch: Patch) -> None:
 
 def parts_in_the_order_of_the_file(patch: Patch) -> None:
     """Which of several equal records is whose shows in the order: one more of them moves another."""
-    patch.setattr(data_split, "sorted", lambda places, key: list(places), raising=False)
+    patch.setattr(data_split, "in_order", lambda digests: np.arange(len(digests)))
+
+
+def records_lie_in_a_file_with_a_name(patch: Patch) -> None:
+    patch.setattr(Storage, "_file", lambda self: tempfile.NamedTemporaryFile(dir=self.folder, delete=False))  # noqa: SIM115
 
 
 def a_person_in_two_parts(patch: Patch) -> None:
@@ -747,7 +753,7 @@ def a_person_in_two_parts(patch: Patch) -> None:
 def _by_content(patch: Patch, is_wrong: Callable[[bytes], bool]) -> None:
     right = data_split.positions
 
-    def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[Floats, list[bytes]]:
+    def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[Floats, data_split.Digests]:
         return right(replace(records, person=None) if is_wrong(purpose) else records, seed, purpose)
 
     patch.setattr(data_split, "positions", positions)
@@ -762,7 +768,7 @@ def people_are_sharded_by_content(patch: Patch) -> None:
 
 
 def every_record_of_a_test_person_counts(patch: Patch) -> None:
-    patch.setattr(data_split, "at_most", lambda records, most, seed: records)
+    patch.setattr(data_split, "at_most", lambda records, *how: records)
 
 
 def people_numbered_by_position(patch: Patch) -> None:

@@ -21,6 +21,7 @@ from tests.bundle.signing import test_signatures as of_signatures
 from tests.data import test_memory as in_memory
 from tests.data import test_people as people_apart
 from tests.data import test_split, test_tables
+from tests.data import test_storage as of_files
 from tests.data import test_text as of_texts
 from tests.faults import checks, plants
 from tests.faults.bundles import of_a_bundle
@@ -190,6 +191,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a shard holds the next one too", "data.split", plants.shards_hold_the_next_one_too, called(test_split.test_every_record_lies_in_one_shard)),
     Fault("parts by position", "data.split", plants.parts_by_position, called(test_split.test_adding_a_record_changes_one_part_by_it_alone)),
     Fault("equal records share a part", "data.split", plants.equal_records_share_a_part, called(test_split.test_equal_records_fall_into_parts_like_different_ones)),
+    Fault("records lie in a file with a name", "data.limits", plants.records_lie_in_a_file_with_a_name, with_folder(of_files.test_nobody_else_can_open_the_file)),
     Fault("parts in the order of the file", "data.split", plants.parts_in_the_order_of_the_file, called(test_split.test_adding_one_of_several_equal_records_changes_one_part_by_it_alone)),
     Fault("holdout records are trained on", "data.split", plants.holdout_records_are_private_too, called(test_split.test_every_record_is_in_one_part)),
     Fault("a person in two parts", "data.split", plants.a_person_in_two_parts, called(people_apart.test_nobody_is_in_two_parts_and_a_test_person_has_one_record)),

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from airlock.bundle.verify import verify
 from airlock.cli import app
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Records
+from airlock.data.limits import Storage
 from airlock.errors import AirlockError, ConfigError, TrainingError
 from airlock.mechanisms import Clip, Randomness, Stream
 from airlock.nets import create
@@ -290,6 +292,7 @@ def train(
     drift: float = 0.0,
     dropout: float = 0.0,
     noise_seed: int = 4,
+    in_file: Path | None = None,
 ) -> tuple[Tensor, list[int]]:
     """20 steps of Adam with averaging; the lead alone has a folder. Noise and start differ between processes."""
     net = create("mlp", (5,), 3, group.rank)
@@ -301,8 +304,26 @@ def train(
     recipe = Recipe(steps=20, optimiser="adam", learning_rate=0.01, ema=0.9)
     run = Run(checkpoint=folder if group.lead else None, resume=resume and group.lead, group=group)
     sampler = sampler or Poisson(0.2, group.share(stream.child("lots", group.rank)))
-    fit(net, Resident(blobs(), CPU), sampler, gradients, recipe, 4, run, gradients.augment)
+    records = blobs()
+    if in_file is not None:
+        records = replace(records, x=Storage(in_file).gather([records.x], records.x[:0]))
+    fit(net, Resident(records, CPU), sampler, gradients, recipe, 4, run, gradients.augment)
     return flat(net), gradients.seeds
+
+
+def train_from_a_file(group: Group, folder: Path) -> tuple[Tensor, list[int]]:
+    return train(group, dropout=0.2, in_file=folder)
+
+
+def train_from_memory(group: Group) -> tuple[Tensor, list[int]]:
+    return train(group, dropout=0.2)
+
+
+def test_two_processes_read_their_parts_of_a_lot_from_files(pair: Pair, tmp_path: Path) -> None:
+    """The next lot is drawn while processes still compare this one."""
+    for (mine, seeds), (theirs, others) in zip(pair(train_from_memory), pair(train_from_a_file, tmp_path), strict=True):
+        assert torch.equal(mine, theirs)
+        assert seeds == others
 
 
 def test_two_processes_train_the_network_of_one(pair: Pair) -> None:

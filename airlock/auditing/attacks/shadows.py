@@ -46,7 +46,7 @@ from airlock.methods import Channel
 from airlock.nets.registry import seed_torch
 from airlock.training import Ensemble, Recipe, Resident, Run, checkpoint, train_together
 from airlock.training.distributed import digest
-from airlock.training.ensembles.chunks import read
+from airlock.training.ensembles.chunks import EnsembleEngine, read
 from airlock.training.ensembles.ensemble import EngineName, Make, model_seed
 from airlock.training.gradients import MeanLoss
 from airlock.training.loop import Augment, mix
@@ -141,7 +141,7 @@ def train_shadows(
     batch_size: int,
     augment: Augment | None = None,
     label: str = "training shadow models",
-    engine: EngineName = "local",
+    engine: EngineName | EnsembleEngine = "local",
     loss: Loss = CROSS_ENTROPY,
 ) -> tuple[Shadows, Ensemble]:
     """Train one model per row of `inside`, as the attacked one was trained, and query each on the whole pool.

@@ -128,6 +128,7 @@ class Gaussian(DpSgd, TrainedWeights):
     rank: ClassVar[int] = 30
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression", "language"})
     texts: ClassVar[bool] = True
+    reads_files: ClassVar[bool] = True
     fine_tunes: ClassVar[bool] = True
     small: ClassVar[Mapping[str, object] | None] = ONE_STEP
     settings: GaussianSettings

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock.data import Records
-from airlock.data.split import Array
+from airlock.data.limits import Array
 from airlock.errors import TrainingError
 from airlock.mechanisms import Stream
 from airlock.nets.hints import Guided, output_at

@@ -137,6 +137,28 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(before)
 
 
+def slots(ray: Any, gpus: float, what: str) -> int:
+    """How many tasks the cluster can work on at once.
+
+    Args:
+        ray: The module, connected.
+        gpus: GPUs of each task, possibly a fraction.
+        what: What a task is called, for the error.
+
+    Raises:
+        TrainingError: None.
+    """
+    there = ray.cluster_resources()
+    found = int(there.get("GPU", 0) / gpus) if gpus else int(there.get("CPU", 0))
+    if found < 1 or there.get("CPU", 0) < 1:
+        raise TrainingError(
+            f"a Ray cluster with a core{f' and {gpus:g} GPUs' if gpus else ''} for every {what}",
+            f"one with {there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs",
+            f"A {what} would wait forever.",
+        )
+    return found
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

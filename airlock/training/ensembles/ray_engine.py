@@ -37,7 +37,7 @@ from airlock.training import checkpoint
 from airlock.training.devices import Resident, choose_device
 from airlock.training.distributed import Group
 from airlock.training.ensembles.chunks import EnsembleTask, Job, Make, budget
-from airlock.training.ensembles.ray_cluster import connected, first_line, import_ray
+from airlock.training.ensembles.ray_cluster import connected, first_line, import_ray, slots
 from airlock.training.ensembles.stacked import tensors
 from airlock.training.gradients import Objective
 from airlock.training.loop import Augment, Recipe, Run
@@ -242,7 +242,7 @@ class _Driver:
 
     def __init__(self, ray: Any, job: Job, gpus: float, attempts: int) -> None:
         self.ray, self.job, self.attempts = ray, job, attempts
-        self.chunks = job.chunks(job.chunk_bytes or self._room(gpus), self._slots(gpus))
+        self.chunks = job.chunks(job.chunk_bytes or self._room(gpus), slots(ray, gpus, "chunk"))
         self.begun = dict.fromkeys(self.chunks, 0)
         self.waiting: dict[Any, range] = {}
         self.steps: dict[int, int] = {}
@@ -260,18 +260,6 @@ class _Driver:
         self.spec = ray.put(self._packed(gpus > 0))
         self.board = _put_up_board(ray)
         self.asked: Any = None
-
-    def _slots(self, gpus: float) -> int:
-        """How many chunks the cluster can train at once."""
-        there = self.ray.cluster_resources()
-        slots = int(there.get("GPU", 0) / gpus) if gpus else int(there.get("CPU", 0))
-        if slots < 1 or there.get("CPU", 0) < 1:
-            raise TrainingError(
-                f"a Ray cluster with a core{f' and {gpus:g} GPUs' if gpus else ''} for every chunk",
-                f"one with {there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs",
-                "The chunks would wait forever.",
-            )
-        return slots
 
     def _room(self, gpus: float) -> int:
         if not gpus:

@@ -22,6 +22,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from airlock.comparison import run as running
+from airlock.comparison.matrix import lay_out
+from airlock.comparison.pool import RayPool
+from airlock.comparison.run import compare
+from airlock.comparison.settings import from_table
 from airlock.data import Records
 from airlock.data.feature_files import Layout, make_manifest
 from airlock.data.feature_files import load as load_features
@@ -190,6 +195,59 @@ def test_features_are_those_of_the_local_engine(ray: Any, tmp_path: Path) -> Non
         )
         found.append(load_features(tmp_path / engine, make_manifest(layout, "0123456789", None, shards)).x)
     np.testing.assert_allclose(*found, atol=1e-5)
+
+
+def test_a_comparison_runs_its_cells_on_the_cluster(ray: Any, tmp_path: Path) -> None:
+    """The same cells; what has no secret noise is the same to the last digit."""
+    table = {"data": "digits", "epsilons": [8.0], "delta": 1e-4, "seeds": 1, "methods": ["weights/gaussian"]}
+    own = {"weights/gaussian": {"steps": 3}, "baseline": {"epochs": 1}}
+    asked = from_table({**table, "court_seconds": 0.2, "settings": own})
+    here, there = (
+        compare(asked, tmp_path / engine, quick=True, engine=engine)  # type: ignore[arg-type]
+        for engine in ("local", "ray")
+    )
+    assert [cell.method for cell in there.cells] == [cell.method for cell in here.cells]
+    assert [cell.error for cell in there.cells] == [None] * len(here.cells)
+    assert len(there.court) == len(here.court) == 1
+    for mine, theirs in zip(here.cells, there.cells, strict=True):
+        assert (mine.epsilon, mine.parameters, mine.records) == (theirs.epsilon, theirs.parameters, theirs.records)
+        assert mine.epsilon is not None or mine.correct == theirs.correct
+    assert not list((tmp_path / "ray").glob("**/vault"))
+
+
+def ended(task: str) -> str:
+    """A cell that ends as it is told to."""
+    if task == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if task == "broken":
+        raise ValueError(task)
+    if task == "slow":
+        time.sleep(LONG)
+    return task.upper()
+
+
+def test_a_cell_that_ends_its_worker_is_no_end_of_the_comparison(ray: Any) -> None:
+    tasks = iter(["one", "killed", "broken", "two"])
+    found = dict(RayPool(ray, 2, ended).run(lambda: next(tasks, None)))
+    assert found == {"one": "ONE", "killed": "crashed", "broken": "crashed", "two": "TWO"}
+    slow = iter(["slow"])
+    (left,) = RayPool(ray, 1, ended).run(lambda: next(slow, None), deadline=0.0)
+    assert left == ("slow", "overtime")
+
+
+def test_a_cluster_without_gpus_makes_no_comparison_on_them(ray: Any, tmp_path: Path) -> None:
+    asked = from_table({"data": "digits", "epsilons": [8.0], "delta": 1e-4, "methods": ["weights/gaussian"]})
+    with pytest.raises(TrainingError, match=r"a core and 0\.5 GPUs for every cell"):
+        compare(asked, tmp_path / "out", quick=True, engine="ray", gpus=0.5)
+    for wrong in ({"engine": "dask"}, {"gpus": 0.5}, {"engine": "ray", "gpus": -1.0}):
+        with pytest.raises(ConfigError, match="the engine 'local'"):
+            compare(asked, tmp_path / "out", **wrong)  # type: ignore[arg-type]
+
+
+def test_other_versions_of_a_worker_are_told_in_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    (task, *_) = lay_out(from_table({"data": "digits", "epsilons": [8.0], "delta": 1e-4, "methods": ["weights"]})).tasks
+    found = running._on_worker(task, lambda task: pytest.fail("it ran"), 1, ("0.0.1", "1.0"))
+    assert "has other versions: Airlock" in (found.error or "")
 
 
 def test_a_killed_workers_models_are_trained_again(ray: Any, tmp_path: Path) -> None:
