@@ -51,7 +51,7 @@ def largest_chunk(lot: float, places: int) -> int:
 
 def weighted_sum(factors: Tensor, rows: Tensor) -> Tensor:
     """Σ factor · row in float64, in the rows' layout."""
-    flat = rows.flatten(1)
+    flat = rows.flatten(1) if rows.dim() > 1 else rows[:, None]  # a parameter may be a single number
     if flat.is_cuda:
         return _on_gpu(factors, flat).view(rows.shape[1:])
     total = torch.empty(flat.shape[1], dtype=torch.float64)

@@ -1,0 +1,210 @@
+"""The sum over a lot where the network's parameters are in shards (`training.sharding`).
+
+In: this process' part of the lot. Out: this process' rows of the sum over the whole lot.
+
+All processes make the same passes, however their parts differ: whoever has fewer chunks, or none, passes made-up
+records that do not count. After each pass they learn whether a record was not finite anywhere, or made the network
+fail; then all look for it, or sum again without it, together.
+
+Guarantee: that of `engine.clipped_sum` for the whole lot. A record is in one process' part, its gradient and its norm
+are complete there, its summand has norm at most (1 − 2^-10) of the bound, and the processes' sums are added up
+(`sums` bounds the rounding). What is padded counts for nothing.
+
+A network that cannot be shown right in this way is gathered as a whole in every step, and summed by `engine`.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from airlock.errors import AirlockWarning
+from airlock.mechanisms.clipping import BALANCE, Clip
+from airlock.training.gradients import Named
+from airlock.training.losses import CROSS_ENTROPY, Loss
+from airlock.training.per_sample import self_check
+from airlock.training.per_sample.engine import (
+    Chunk,
+    Lot,
+    Sizes,
+    Use,
+    cached,
+    chunk_size,
+    chunks_of,
+    clipped_sum,
+    copies_in,
+    key_of,
+    lot_of,
+)
+from airlock.training.per_sample.one_by_one import FAILURES
+from airlock.training.per_sample.operator_rules import Unshown
+from airlock.training.per_sample.sealed import Sealed
+from airlock.training.per_sample.sums import Total
+from airlock.training.sharding import OtherPlan, ShardedParameters
+
+_FINE, _NOT_FINITE, _FAILED, _OTHER = range(4)  # what may happen in a pass, the worst last
+
+
+class SharedUse(Use):
+    """One use of a network that all processes make together."""
+
+    def __init__(
+        self, shards: ShardedParameters, net: nn.Module, like: Tensor, copies: int, lot: Lot, loss: Loss
+    ) -> None:
+        self.shards = shards
+        super().__init__(net, like, copies, lot, loss)
+
+    def _prepare(self, like: Tensor) -> None:
+        """By book-keeping.
+
+        Raises:
+            Unshown: It could not be shown right.
+        """
+        net, copies, most, loss = self.net, self.copies, self.lot.most, self.loss
+        self.sealed = Sealed(net, parameters=False)
+        measured = self_check.measure(net, like, copies, most, loss, self.shards)
+        self.size = chunk_size(*measured, self.lot, like.device)
+        self.filling = self_check.made_up(net, like, self.size, copies, 3)
+        found = self_check.choose(net, like, copies, self.size, most, loss, self.shards)
+        self.engine, self.reason, self.careful = found
+        self.sealed.restore()
+
+    def chunk_sum(self, clip: Clip, chunk: Chunk) -> tuple[Named, int]:
+        """This process' rows of the sum over all processes' chunks, and how many records were dropped from its own.
+
+        Raises:
+            Unshown: In one of the processes the network did something else than on made-up records; it is raised in
+                all of them.
+        """
+        mask = self._mask(len(chunk.y), chunk.weights)
+        people = self._people(chunk.sizes, self.size, chunk.y.device)
+        rows, labels = self.filled(chunk.x, chunk.y)
+        part: Named = {}
+        level, reason, finite = _FINE, "in another process", torch.ones_like(mask, dtype=torch.bool)
+        try:
+            part, finite = self._sum(rows, labels, mask, clip, people)
+            level = _FINE if bool(finite.all()) else _NOT_FINITE
+        except (Unshown, OtherPlan) as found:
+            level, reason = _OTHER, str(found)
+        except FAILURES:
+            level = _FAILED
+        worst = self.shards.worst(level)
+        if worst == _FINE:
+            return part, 0
+        if worst == _OTHER:
+            raise Unshown(reason)
+        if worst == _FAILED:
+            self._failed = level == _FAILED
+            finite = self._works(rows, labels, mask, people)
+        return self._without(rows, labels, mask, clip, finite, people)
+
+    def _bears(self, share: Tensor, label: Tensor, counts: bool) -> bool:
+        """Whether the network works on a chunk of nothing but this record; all processes try as many."""
+        rows = torch.empty_like(self.filling).copy_(share.repeat(self.size, *[1] * (share.dim() - 1)))
+        try:
+            self.engine.squares(rows, label.expand(self.size).clone())
+        except (Unshown, OtherPlan, *FAILURES):
+            return not counts
+        return True
+
+    def _require_a_cause(self, found: bool) -> None:
+        """All processes refuse, or none does."""
+        super()._require_a_cause(not self.shards.worst(int(self._failed and not found)))
+
+    def _zeros(self, clip: Clip) -> Named:
+        """Of a chunk without any record that counts, which the others' chunks are added to."""
+        nobody = torch.zeros(self.size, device=self.filling.device)
+        labels = torch.zeros(self.size, dtype=torch.int64, device=self.filling.device)
+        part, _ = self._sum(self.filling, labels, nobody, clip)
+        return part
+
+
+def sharded_sum(
+    shards: ShardedParameters,
+    net: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    clip: Clip,
+    expected_lot: float,
+    sampled: bool = True,
+    owners: Tensor | None = None,
+    records_per_person: int | None = None,
+    expected_rows: float | None = None,
+    weights: Tensor | None = None,
+    loss: Loss = CROSS_ENTROPY,
+) -> tuple[Named, int]:
+    """This process' rows of the sum over all processes' records, and how many of its own records were dropped.
+
+    Of a counting clip, BALANCE is that of its own records.
+
+    Args:
+        shards: The network's parameters.
+        net: The network.
+        x: The rows of this process' records.
+        y: Their labels.
+        clip: How gradients are bounded.
+        expected_lot: The public expected number of records in a part of the lot; the same in all processes.
+        sampled: As for `clipped_sum`, and so are the other arguments.
+        owners: The person whom each label belongs to.
+        records_per_person: The public bound on a person's labels.
+        expected_rows: The public expected number of labels in a part.
+        weights: By how much each label's clipped gradient counts.
+        loss: Of one record.
+    """
+    lot, sizes = lot_of(y, expected_lot, sampled, owners, records_per_person, expected_rows)
+    copies = shards.worst(copies_in(x, y))  # nobody knows from an empty part
+    key = ("shards", *key_of(net, x, copies, lot, loss))
+    use = cached(net, key, lambda: _use(shards, net, x, copies, lot, loss))
+    if use:
+        try:
+            return _added(use[0], x, y, clip, copies, sizes, weights)
+        except Unshown as reason:
+            use.clear()
+            _tell_whole(str(reason))
+    with shards.whole():
+        total, dropped = clipped_sum(
+            net, x, y, clip, expected_lot, sampled, owners, records_per_person, expected_rows, weights, loss
+        )
+    return {name: value if name == BALANCE else shards.reduce(name, value) for name, value in total.items()}, dropped
+
+
+def _use(shards: ShardedParameters, net: nn.Module, like: Tensor, copies: int, lot: Lot, loss: Loss) -> list[SharedUse]:
+    """The use, or nothing where the network has to be gathered as a whole."""
+    found, reason = [], "in another process"
+    try:
+        found.append(SharedUse(shards, net, like, copies, lot, loss))
+    except Unshown as unshown:
+        reason = str(unshown)
+    if shards.worst(int(not found)):
+        _tell_whole(reason)
+        return []
+    return found
+
+
+def _added(
+    use: SharedUse, x: Tensor, y: Tensor, clip: Clip, copies: int, sizes: Sizes | None, weights: Tensor | None
+) -> tuple[Named, int]:
+    """The sum over chunks; there are as many as the process with the most has."""
+    chunks = chunks_of(use, x, y, copies, sizes, weights)
+    nothing = Chunk(x[:0], y[:0], None if sizes is None else sizes[:0])
+    total, dropped = Total(), 0
+    while True:
+        chunk = next(chunks, None)
+        if not use.shards.worst(int(chunk is not None)):
+            use.close()
+            return total.settle(), dropped
+        part, lost = use.chunk_sum(clip, chunk or nothing)
+        total.add(part)
+        dropped += lost
+
+
+def _tell_whole(reason: str) -> None:
+    warnings.warn(
+        "The network's parameters are gathered as a whole in every step, in every process: only the optimiser's state "
+        f"and averaged weights are in shards. It could not be shown to work layer by layer: {reason}. "
+        "The guarantee is the same.",
+        AirlockWarning,
+        stacklevel=4,
+    )
