@@ -367,8 +367,8 @@ class _Session:
             for name, value in self.averaged.items():
                 self.held[name].copy_(value)
         if self.shards is not None:
-            self.shards.dissolve()
             vars(self.net).pop(USES, None)
+            self.shards.dissolve()
         if self.run.checkpoint and self.run.group.lead:
             checkpoint.remove(self.run.checkpoint)
 

@@ -184,9 +184,8 @@ class PrivateGradients:
         for name, piece in pieces.items():
             scale = self.clip.scale_of(name)
             own = None if scale is None else piece.cut(scale)
-            place = first + piece.start * piece.width
             noisy = self.noise.add_to_piece(
-                _divided(total[name], own).flatten(), self.expected_lot, normals, place
+                _divided(total[name], own).flatten(), self.expected_lot, normals, first + piece.offset
             ).view_as(piece.local)
             piece.local.grad = (noisy if own is None else noisy * own).to(piece.local.dtype)
             first += piece.shape.numel()

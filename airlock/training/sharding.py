@@ -71,6 +71,11 @@ class Piece:
         """The numbers in a row."""
         return self.shape[1:].numel()
 
+    @property
+    def offset(self) -> int:
+        """The place of the first of these numbers in the whole parameter."""
+        return self.start * self.width
+
     def cut(self, value: Tensor) -> Tensor:
         """This process' part of a tensor that has an entry for every row, along the first dimension, or one for all."""
         rows = value.dim() == len(self.shape) > 0 and len(value) == self.shape[0]
@@ -225,11 +230,17 @@ class ShardedParameters:
         for name, parameter in self.net.named_parameters():
             parameter.data = whole[name]
         self.net.to("cpu")
+        self._let_go()
 
     def abandon(self) -> None:
         """Leave the network without numbers: whatever uses it then gets an error instead of a crash."""
         for parameter in self.net.parameters():
             parameter.data = torch.empty(0, dtype=parameter.dtype)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of everything that refers to the group of processes: it is destroyed before the process ends."""
+        self._units, self._processes, self._around = [], None, {}
 
     # What the processes do together.
 

@@ -40,11 +40,20 @@ from airlock.training.per_sample.engine import (
 )
 from airlock.training.per_sample.one_by_one import FAILURES
 from airlock.training.per_sample.operator_rules import Unshown
+from airlock.training.per_sample.people import People
 from airlock.training.per_sample.sealed import Sealed
 from airlock.training.per_sample.sums import Total
 from airlock.training.sharding import OtherPlan, ShardedParameters
 
 _FINE, _NOT_FINITE, _FAILED, _OTHER = range(4)  # what may happen in a pass, the worst last
+
+
+class _Stopped(Unshown):
+    """A pass that ended early; `records` may be the cause, and `here` says whether one of this process is."""
+
+    def __init__(self, reason: str, records: bool, here: bool) -> None:
+        super().__init__(reason)
+        self.records, self.here = records, here
 
 
 class SharedUse(Use):
@@ -81,24 +90,43 @@ class SharedUse(Use):
         mask = self._mask(len(chunk.y), chunk.weights)
         people = self._people(chunk.sizes, self.size, chunk.y.device)
         rows, labels = self.filled(chunk.x, chunk.y)
-        part: Named = {}
-        level, reason, finite = _FINE, "in another process", torch.ones_like(mask, dtype=torch.bool)
         try:
-            part, finite = self._sum(rows, labels, mask, clip, people)
+            part, finite, fine = self._pass(rows, labels, mask, clip, people)
+        except _Stopped as stopped:
+            if not stopped.records:
+                raise
+            self._failed = stopped.here
+            finite, fine = self._works(rows, labels, mask, people), False
+        return (part, 0) if fine else self._without(rows, labels, mask, clip, finite, people)
+
+    def _pass(
+        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: People | None
+    ) -> tuple[Named, Tensor, bool]:
+        """The sum, which of the own records are usable, and whether all are in all processes.
+
+        Raises:
+            _Stopped: The pass did not come to its end in one of the processes; it is raised in all.
+        """
+        level, reason = _FINE, "it did something else than on made-up records in another process"
+        part: Named = {}
+        finite = torch.ones_like(mask, dtype=torch.bool)
+        try:
+            part, finite = super()._sum(x, y, mask, clip, people)
             level = _FINE if bool(finite.all()) else _NOT_FINITE
         except (Unshown, OtherPlan) as found:
             level, reason = _OTHER, str(found)
         except FAILURES:
             level = _FAILED
         worst = self.shards.worst(level)
-        if worst == _FINE:
-            return part, 0
-        if worst == _OTHER:
-            raise Unshown(reason)
-        if worst == _FAILED:
-            self._failed = level == _FAILED
-            finite = self._works(rows, labels, mask, people)
-        return self._without(rows, labels, mask, clip, finite, people)
+        if worst > _NOT_FINITE:
+            raise _Stopped(reason, worst == _FAILED, level == _FAILED)
+        return part, finite, worst == _FINE
+
+    def _sum(
+        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: People | None = None
+    ) -> tuple[Named, Tensor]:
+        part, finite, _ = self._pass(x, y, mask, clip, people)
+        return part, finite
 
     def _bears(self, share: Tensor, label: Tensor, counts: bool) -> bool:
         """Whether the network works on a chunk of nothing but this record; all processes try as many."""
