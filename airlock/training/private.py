@@ -155,7 +155,7 @@ class PrivateGradients:
             total, dropped = sharded_sum(self.shards, net, x, y, *figures)
             share = self._put_pieces(total, dropped, step)
         else:
-            total, dropped = clipped_sum(net, x, y, *figures)
+            total, dropped = clipped_sum(net, x, y, *figures, self.group.world)
             share = self._put_whole(net, total, dropped, step)
         if self.moving:
             self._bound(self.moving.following(self.clip.norm, self.start, share))

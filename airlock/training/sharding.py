@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -241,6 +242,7 @@ class ShardedParameters:
     def _let_go(self) -> None:
         """Of everything that refers to the group of processes: it is destroyed before the process ends."""
         self._units, self._processes, self._around = [], None, {}
+        gc.collect()  # FSDP2's objects refer to each other
 
     # What the processes do together.
 

@@ -141,8 +141,7 @@ def test_pieces_get_the_noise_of_the_whole(ends: tuple[int, ...]) -> None:
     wanted = mechanism.add_and_divide(value, 3.0, Stream.from_seed(2))
     normals = Stream.from_seed(2).normals(len(value))
     pieces = [
-        mechanism.add_to_piece(value[start:stop], 3.0, normals, start)
-        for start, stop in itertools.pairwise(ends)
+        mechanism.add_to_piece(value[start:stop], 3.0, normals, start) for start, stop in itertools.pairwise(ends)
     ]
     assert torch.allclose(torch.cat(pieces), wanted, rtol=0, atol=1e-7)
     assert has_scale((3.0 * torch.cat(pieces) - value).numpy(), 0.7 * 1.3)

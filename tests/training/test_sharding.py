@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from airlock import data, methods
 from airlock.bundle.verify import verify
 from airlock.cli import app
+from airlock.data import Records
 from airlock.errors import AirlockWarning, ConfigError
 from airlock.mechanisms import Clip, QuantileBound, Randomness, Stream
 from airlock.mechanisms.clipping import BALANCE
@@ -133,6 +134,15 @@ def net_of(name: str, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     made: dict[str, Any] = {
         "mlp": lambda: nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)),
+        "conv": lambda: nn.Sequential(
+            nn.Unflatten(1, (1, 5)),
+            nn.Conv1d(1, 6, 3),
+            nn.GroupNorm(2, 6),
+            nn.ReLU(),
+            nn.Conv1d(6, 5, 2),
+            nn.Flatten(),
+            nn.Linear(10, 3),
+        ),
         "varied": Varied,
         "bare": Bare,
         "fails": Fails,
@@ -183,7 +193,7 @@ def summed(group: Group, name: str, lots: list[Any], spoilt: tuple[int, ...] = (
 LOT = list(range(0, 300, 7))
 
 
-@pytest.mark.parametrize("name", ["mlp", "varied", "bare"])
+@pytest.mark.parametrize("name", ["mlp", "conv", "varied", "bare"])
 def test_the_sum_of_all_processes_is_that_of_one(several: Pair, name: str) -> None:
     lots = [LOT, [], [3], list(range(300))]
     alone = summed(ALONE, name, lots)
@@ -227,7 +237,7 @@ def test_a_network_that_uses_parameters_in_its_own_way_is_gathered_as_a_whole(tw
     first, second = two(told, "bare")
     assert len(first) == len(second) == 1
     assert "used outside the module that it belongs to" in first[0]
-    assert two(told, "varied") == [[], []]
+    assert two(told, "varied") == two(told, "conv") == [[], []]
 
 
 def told(group: Group, name: str) -> list[str]:
@@ -318,21 +328,21 @@ def train(
     noise_seed: int = 4,
     seconds: float = 60.0,
 ) -> Tensor:
-    """20 steps with averaging; the lead alone has a folder. Noise and start differ between processes."""
+    """Six steps with averaging; the lead alone has a folder. Noise and start differ between processes."""
     net, stream, records = net_of(name, group.rank), Stream.from_seed(noise_seed), blobs()
     scale = {n: torch.rand(len(p), *[1] * (p.dim() - 1)) + 0.5 for n, p in net_of(name).named_parameters() if p.dim()}
     clip = Clip(1.0, scale=scale) if "scale" in how else Clip(1.0)
     moving = QuantileBound(0.5, 0.2, 10.0) if "adaptive" in how else None
     people = {"records_per_person": 6, "expected_rows": 60.0} if "people" in how else {}
     if people:
-        records.person = np.arange(300) // 2 % 60  # type: ignore[misc]
-    weights = ClassWeights((1.0, 2.0, 0.5)) if "classes" in how else None
+        records = Records(records.x, records.y, np.arange(300) // 2 % 60)
+    weights = ClassWeights((1.0, 0.5, 0.25)) if "classes" in how else None
     gradients = Pressing(
         clip, 1.0, 12.0 if people else 60.0, stream.child("noise", group.rank), moving, class_weights=weights, **people
     )
-    gradients.press = 8 if presses == group.rank else -1
+    gradients.press = 1 if presses == group.rank else -1
     optimiser = next((one for one in ("sgd", "adam-bc") if one in how), "adam")
-    recipe = Recipe(steps=20, optimiser=optimiser, learning_rate=0.01, ema=0.9)  # type: ignore[arg-type]
+    recipe = Recipe(steps=6, optimiser=optimiser, learning_rate=0.05, ema=0.9)  # type: ignore[arg-type]
     run = Run(
         checkpoint=folder if group.lead else None,
         resume=resume and group.lead,
@@ -361,7 +371,7 @@ def test_the_weights_are_those_of_one_process(several: Pair, name: str, how: str
     assert not torch.allclose(alone, train(ALONE, name, how, noise_seed=5), atol=1e-2)
 
 
-@pytest.mark.parametrize("lot", [(), (7,), (7, 9, 11)])
+@pytest.mark.parametrize("lot", [(), (7, 9, 11)])
 def test_an_empty_part_takes_part(four: Pair, lot: tuple[int, ...]) -> None:
     alone = train(ALONE, "varied", "", Fixed(*lot))
     for found in four(train, "varied", "", Fixed(*lot)):
@@ -385,7 +395,7 @@ def test_another_number_of_processes_goes_on(two: Pair, four: Pair, tmp_path: Pa
     for place, (first, second) in enumerate([(two, four), (four, two), (four, None), (None, two)]):
         folder = tmp_path / str(place)
         interrupt(first, folder, name, how)
-        assert len(list(folder.glob("checkpoint.10.*-of-*"))) == (first.world if first else 0)
+        assert len(list(folder.glob("checkpoint.3.*-of-*"))) == (first.world if first else 0)
         if second is None:
             found = [train(ALONE, name, how, None, folder, True)]
         else:
@@ -396,13 +406,13 @@ def test_another_number_of_processes_goes_on(two: Pair, four: Pair, tmp_path: Pa
 
 
 def interrupt(several: Pair | None, folder: Path, name: str, how: str) -> None:
-    """Ctrl-C in the last process during step 9."""
+    """Ctrl-C in the last process during the second step."""
     if several is None:
-        with pytest.raises(Exception, match="after 9 of 20 steps"):
+        with pytest.raises(Exception, match="after 2 of 6 steps"):
             train(ALONE, name, how, None, folder, False, 0)
         return
     said = several(train, name, how, None, folder, False, several.world - 1)
-    assert all("Interrupted" in one and "after 10 of 20 steps" in one for one in said)
+    assert all("Interrupted" in one and "after 3 of 6 steps" in one for one in said)
     for file in folder.iterdir():
         assert file.stat().st_mode & 0o777 == 0o600
 
@@ -415,7 +425,7 @@ def test_checkpoints_on_the_way_are_replaced_and_leave_nothing(two: Pair, tmp_pa
 
 def test_a_checkpoint_with_a_missing_or_damaged_part_is_refused(two: Pair, tmp_path: Path) -> None:
     interrupt(two, tmp_path, "mlp", "")
-    part = next(tmp_path.glob("checkpoint.10.1-of-2*"))
+    part = next(tmp_path.glob("checkpoint.3.1-of-2*"))
     content = part.read_bytes()
     for wrong in (b"\0" * 40, content[:-20]):
         part.write_bytes(wrong)

@@ -215,6 +215,7 @@ def clipped_sum(
     expected_rows: float | None = None,
     weights: Tensor | None = None,
     loss: Loss = CROSS_ENTROPY,
+    processes: int = 1,
 ) -> tuple[Named, int]:
     """The sum of the clipped per-record gradients by parameter name in float64, and how many records were dropped.
 
@@ -235,8 +236,9 @@ def clipped_sum(
         weights: By how much each label's clipped gradient counts, in [0, 1] and by the label alone (`class_weights`); a
             person's counts with the mean of hers.
         loss: Of one record.
+        processes: How many sum parts like this one of a lot, which then has as many times the expected size.
     """
-    lot, sizes = lot_of(y, expected_lot, sampled, owners, records_per_person, expected_rows)
+    lot, sizes = lot_of(y, expected_lot, sampled, owners, records_per_person, expected_rows, processes)
     copies = copies_in(x, y)
     use = use_for(net, x, copies, lot, loss)
     chunks = chunks_of(use, x, y, copies, sizes, weights)
@@ -311,12 +313,14 @@ class Lot:
         rows: How many rows those are.
         most: The most rows of one person.
         sampled: Whether its size varies, as with Poisson sampling.
+        processes: Of how many parts of this size the whole lot consists.
     """
 
     expected: float
     rows: float
     most: int = 1
     sampled: bool = True
+    processes: int = 1
 
     @property
     def target(self) -> int:
@@ -332,6 +336,7 @@ def lot_of(
     owners: Tensor | None,
     records_per_person: int | None,
     expected_rows: float | None,
+    processes: int,
 ) -> tuple[Lot, Sizes | None]:
     """The public figures of a lot, and how many rows each person in it has; see `clipped_sum`."""
     if owners is not None:
@@ -340,10 +345,10 @@ def lot_of(
         if most > 1 and expected_lot is None:
             return Lot(max(1, len(sizes)), max(1, len(y)), most, sampled=False), sizes
         if most > 1 and expected_lot is not None:
-            return Lot(expected_lot, max(expected_lot, expected_rows or 0.0), most, sampled), sizes
+            return Lot(expected_lot, max(expected_lot, expected_rows or 0.0), most, sampled, processes), sizes
     if expected_lot is None:
         return Lot(max(1, len(y)), max(1, len(y)), sampled=False), None
-    return Lot(expected_lot, expected_lot, 1, sampled), None
+    return Lot(expected_lot, expected_lot, 1, sampled, processes), None
 
 
 def use_of(
@@ -383,7 +388,7 @@ def cached(net: nn.Module, key: tuple[object, ...], make: Callable[[], Made]) ->
 
 
 def _public(lot: Lot) -> tuple[object, ...]:
-    return round(lot.expected), round(lot.rows), lot.most, lot.sampled
+    return round(lot.expected), round(lot.rows), lot.most, lot.sampled, lot.processes
 
 
 def chunk_size(bytes_per_record: int, places: int, lot: Lot, device: torch.device) -> int:
@@ -392,10 +397,10 @@ def chunk_size(bytes_per_record: int, places: int, lot: Lot, device: torch.devic
     if device.type == "cuda":
         limits = (min(limits[0], room(device) // 2),) * 2
     good, most = (limit // bytes_per_record for limit in limits)
-    exact = largest_chunk(lot.expected, places)
+    exact = largest_chunk(lot.expected * lot.processes, places)
     if lot.most > max(1, exact):
         raise TrainingError(
-            f"at most {exact:,} records of one person in lots of {lot.expected:,.0f} people",
+            f"at most {exact:,} records of one person in lots of {lot.expected * lot.processes:,.0f} people",
             f"{lot.most:,}",
             "Rounding in a larger chunk could exceed the bound on one person's effect.",
             "Lower the number of records per person, or settings.lot_size.",

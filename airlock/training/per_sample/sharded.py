@@ -181,7 +181,7 @@ def sharded_sum(
         weights: By how much each label's clipped gradient counts.
         loss: Of one record.
     """
-    lot, sizes = lot_of(y, expected_lot, sampled, owners, records_per_person, expected_rows)
+    lot, sizes = lot_of(y, expected_lot, sampled, owners, records_per_person, expected_rows, shards.group.world)
     copies = shards.worst(copies_in(x, y))  # nobody knows from an empty part
     key = ("shards", *key_of(net, x, copies, lot, loss))
     use = cached(net, key, lambda: _use(shards, net, x, copies, lot, loss))
@@ -193,8 +193,9 @@ def sharded_sum(
             _tell_whole(str(reason))
     with shards.whole():
         total, dropped = clipped_sum(
-            net, x, y, clip, expected_lot, sampled, owners, records_per_person, expected_rows, weights, loss
-        )
+            net, x, y, clip, expected_lot, sampled, owners, records_per_person, expected_rows, weights, loss,
+            shards.group.world,
+        )  # fmt: skip
     return {name: value if name == BALANCE else shards.reduce(name, value) for name, value in total.items()}, dropped
 
 
