@@ -128,8 +128,13 @@ class Stream:
         return Normals(self, self._key, count)
 
     def shared(self, key: bytes) -> Stream:
-        """The stream that another process read this key from; where its noise is computed is recorded in this tree."""
-        return Stream(key, self.secure, self._drawn)
+        """The stream that another process read this key from, in place of this one.
+
+        What was opened of this one stays opened, and where its noise is computed is recorded in this tree.
+        """
+        found = Stream(key, self.secure, self._drawn)
+        found._opened = self._opened
+        return found
 
     def __repr__(self) -> str:
         return f"Stream({'system' if self.secure else 'insecure seed'})"

@@ -207,6 +207,7 @@ class _Session:
         group = run.group
         group.begin()
         self.mark = {"recipe": recipe.model_dump(), "seed": seed, **gradients.mark}
+        _require_parts(gradients, group)
         group.require_same("training", self._task, "Their sum would not be one gradient.")
         self.shards: ShardedParameters | None = None
         wanted = recipe.channels_last and run.device.type == "cuda"
@@ -217,7 +218,8 @@ class _Session:
         else:
             net.to(device=run.device, memory_format=self.memory_format)  # type: ignore[call-overload]
         self.held = dict(net.named_parameters()) if self.shards is None else self.shards.local
-        _join(gradients, group, self.shards)
+        if hasattr(gradients, "join"):
+            gradients.join(group, self.shards)
         self.optimiser = _optimiser(self.held.values(), recipe)
         self.averaged = {name: p.detach().clone() for name, p in self.held.items()} if recipe.ema else {}
         self.stream: Stream | None = getattr(gradients, "stream", None)  # plain gradients have none
@@ -373,12 +375,9 @@ class _Session:
             checkpoint.remove(self.run.checkpoint)
 
 
-def _join(gradients: Gradients, group: Group, shards: ShardedParameters | None) -> None:
-    """Tell the gradient source that its batches are parts of a lot; one that cannot add up parts is refused."""
-    join = getattr(gradients, "join", None)
-    if join is not None:
-        join(group, shards)
-    elif group.world > 1:
+def _require_parts(gradients: Gradients, group: Group) -> None:
+    """Refuse a gradient source to which nobody can say that its batches are parts of a lot."""
+    if group.world > 1 and not hasattr(gradients, "join"):
         raise TrainingError(
             "gradients that can be added up over several processes",
             f"{type(gradients).__name__}, which cannot",

@@ -108,6 +108,18 @@ def test_normal_is_standard_normal_with_independent_pairs() -> None:
     assert (np.abs(values) > 4).mean() == pytest.approx(2 * stats.norm.sf(4), abs=8e-5)
 
 
+def test_a_stream_that_is_shared_begins_no_noise_anew() -> None:
+    lead, other = Stream.from_seed(1), Stream.from_seed(2)
+    lead.child("noise", 0).normal(3)
+    key = lead.take_key()
+    here, there = lead.shared(key), other.shared(key)
+    with pytest.raises(RuntimeError, match="twice"):
+        here.child("noise", 0)
+    assert np.array_equal(here.child("noise", 1).normal(3), there.child("noise", 1).normal(3))
+    assert np.array_equal(there.shared(key).child("noise", 2).normal(3), here.child("noise", 2).normal(3))
+    assert lead.drawn_on == other.drawn_on == ("cpu",)
+
+
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 1000, 300_001])
 @pytest.mark.parametrize("ranges", [1, 2, 3, 7])
 def test_numbers_drawn_range_by_range_are_those_drawn_at_once(count: int, ranges: int) -> None:
