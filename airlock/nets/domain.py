@@ -3,9 +3,13 @@
 A network that says nothing takes numbers from 0 to 1. One for text says how many numbers its `vocabulary` has: a record
 is then a row of whole numbers, a token's id plus 1 each, with 0 where there is no token; what is there comes first.
 Random numbers from 0 to 1 would all be "no token", and nothing that is tried on them would be about text.
+
+A network of which `halvings` says so sees texts that leave half of their length empty without that half (`by_length`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -66,3 +70,34 @@ def extreme(shape: Shape, vocabulary: int | None) -> NDArray[np.float32]:
 def drawn(net: nn.Module, count: int, shape: Shape, seed: int) -> Tensor:
     """Made-up records for this network, as floats."""
     return torch.from_numpy(numbers(count, shape, vocabulary_of(net), np.random.default_rng(seed)))
+
+
+def lengths(net: nn.Module, places: int) -> list[int]:
+    """The lengths in which a network may see rows of so many places, the shortest first; public."""
+    said = [getattr(layer, "halvings", None) for layer in net.modules()]
+    times = min((one for one in said if isinstance(one, int)), default=0)
+    return sorted({-(-places // 2**time) for time in range(times + 1)})
+
+
+def by_length(net: nn.Module, x: Tensor) -> Iterator[tuple[Tensor | None, Tensor]]:
+    """Rows in groups of one length each, with their positions: for a network in which what is empty changes nothing.
+
+    Guarantee: a row's group and what is left of it follow from that row alone. All rows as they are, with None, for
+    other networks.
+
+    Args:
+        net: Its layers say how often rows may be halved.
+        x: One row per record.
+    """
+    found = lengths(net, x.shape[1]) if x.dim() == 2 else []
+    if len(found) < 2:
+        yield None, x
+        return
+    places = torch.arange(1, x.shape[1] + 1, device=x.device)
+    needed = ((x >= 1) * places).amax(1)
+    before = -1
+    for length in found:
+        rows = torch.nonzero((needed > before) & (needed <= length)).flatten()
+        before = length
+        if len(rows):
+            yield rows, x.index_select(0, rows)[:, :length].contiguous()

@@ -12,6 +12,8 @@ padding token, so that every mean and every attention has something to go over.
 What is trained: "full", every parameter; "last", the head; "bias", the head and all biases; "lora", the head and two
 narrow matrices beside each dense layer (Hu et al. 2021), which are added to it before the network leaves (`merged`).
 
+There is no dropout, whatever the config says.
+
 A path never leaves. On a card a folder is called by its architecture and the start of its digest (`public_name`), which
 nothing can be loaded by; the whole digest stands next to it.
 """
@@ -50,6 +52,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 _HUB_NAME = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
 _FAR = -1e9  # added to the score of a place without a token: its weight is exactly zero
 _AGREE = 1e-5  # between two ways to say which places have no token
+_HALVINGS = 2  # of a text without its padding: in full, half and a quarter of the length
 _SPREAD = 0.02  # of a fresh head, as these models are usually initialised
 
 
@@ -195,6 +198,7 @@ class TextModel(Pretrained):
         # Models that read left to right and classify by a text's last token would look for it by the padding's id.
         self.by_last = head is None and isinstance(getattr(self.model, "score", None), nn.Linear)
         self.whole_mask = False
+        self.halvings = 0  # how often a text that leaves half of its length empty may be halved
 
     def head_names(self) -> set[str]:
         """With a head of its own, that alone."""
@@ -243,7 +247,11 @@ class TextModel(Pretrained):
                 found = self(x)
             except (RuntimeError, ValueError, TypeError, IndexError):
                 found = wanted + torch.nan
-        self.whole_mask = torch.allclose(found, wanted, rtol=_AGREE, atol=_AGREE * float(wanted.abs().max()))
+        near = _AGREE * float(wanted.abs().max())
+        self.whole_mask = torch.allclose(found, wanted, rtol=_AGREE, atol=near)
+        # Some measure distances over whatever there is room for.
+        if torch.allclose(self(F.pad(x, (0, 4))), self(x), rtol=_AGREE, atol=near):
+            self.halvings = _HALVINGS
         return self
 
 
@@ -297,6 +305,7 @@ def open_net(name: str, shape: Shape, classes: int) -> nn.Module:
 def _minilm_net(folder: Path, classes: int) -> TextModel:
     made = _needed("transformers")
     config = made.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    _without_dropout(config)
     encoder = made.AutoModel.from_pretrained(
         folder, config=config, add_pooling_layer=False, attn_implementation="sdpa", **_SAFELY
     )
@@ -328,6 +337,7 @@ def _model(folder: Path, classes: int, kind: Literal["text", "images"]) -> nn.Mo
             "Use an architecture of transformers, or give your own network as package.module:function.",
         ) from error
     config.num_labels, config.use_cache = classes, False
+    _without_dropout(config)
     auto = made.AutoModelForSequenceClassification if kind == "text" else made.AutoModelForImageClassification
     for attention in ("sdpa", "eager"):  # never what the config asks for, which may be code from elsewhere
         with contextlib.suppress(ValueError, ImportError):
@@ -337,6 +347,13 @@ def _model(folder: Path, classes: int, kind: Literal["text", "images"]) -> nn.Mo
         f"'{table.get('model_type')}', which has no such form",
         do="Use another architecture.",
     )
+
+
+def _without_dropout(config: Any) -> None:
+    """The noise is enough: dropout keeps a network from fitting its records too well, which noise does already."""
+    for key, value in list(vars(config).items()):
+        if ("dropout" in key or key.endswith("_pdrop")) and isinstance(value, float):
+            setattr(config, key, 0.0)
 
 
 def _check_config(table: dict[str, Any]) -> None:

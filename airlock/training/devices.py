@@ -156,8 +156,10 @@ def capture(work: Callable[[], Found], *, before: Callable[[], None] = lambda: N
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             before()
+            torch._C._cuda_clearCublasWorkspaces()  # its own is not to be memory that is freed before it is
             with torch.cuda.graph(graph):
                 found = work()
+            torch._C._cuda_clearCublasWorkspaces()
     except RuntimeError:
         with contextlib.suppress(RuntimeError):
             torch.cuda.synchronize()

@@ -1,6 +1,6 @@
 """Accuracy of `weights`/`head` on SST-2 over a range of ε; the encoder runs once, the private part once per release.
 
-python docs/results/text.py DATA [--private 10000] [--runs 3] [--keep features.npz] > docs/results/text.jsonl
+python docs/results/text.py DATA [--private 10000] [--runs 3] [--keep features.npz] >> docs/results/text.jsonl
 
 DATA holds sst2_train.tsv.gz and sst2_test.tsv.gz. Every line is one release of runs/sst2-head.toml at another ε, on so
 many of its private records, which is also the number that is declared: the events of the real method with noise from

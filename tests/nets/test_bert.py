@@ -12,6 +12,7 @@ from airlock.bundle import export
 from airlock.errors import NetError
 from airlock.methods import NetworkArtefact
 from airlock.nets import bert, build_front, is_front
+from airlock.nets.domain import by_length
 from airlock.nets.frontend import Framed
 from airlock.training.per_sample import outputs
 from tests.texts import SIZES, SPECIAL, WORDS, write_encoder
@@ -71,14 +72,14 @@ def test_rows_are_grouped_by_their_own_length_alone() -> None:
     """Guarantee of `by_length`."""
     net, x = bert.Bert(bert.BertSizes(tokens=VOCABULARY - 1, **SIZES), TOKENS), texts(40)
     seen = torch.zeros(len(x), dtype=torch.bool)
-    for rows, part in bert.by_length(net, x):
+    for rows, part in by_length(net, x):
         assert rows is not None
         assert not seen[rows].any()
         seen[rows] = True
         assert torch.equal(x[rows][:, : part.shape[1]], part)
         assert not x[rows][:, part.shape[1] :].any()
         for row in rows.tolist():
-            ((_, alone),) = bert.by_length(net, x[row : row + 1])
+            ((_, alone),) = by_length(net, x[row : row + 1])
             assert alone.shape[1] == part.shape[1]
     assert seen.all()
 

@@ -18,7 +18,7 @@ from airlock.auditing.bounds import Floats
 from airlock.auditing.result import Ints, Scores, View
 from airlock.data import Records
 from airlock.errors import DataError
-from airlock.nets.bert import by_length
+from airlock.nets.domain import by_length
 from airlock.training.devices import to_input
 
 Answer = Callable[[Tensor], Tensor]

@@ -29,7 +29,8 @@ from airlock.data import Facts, Records
 from airlock.errors import ConfigError
 from airlock.methods.contract import ASSUMED, NOTHING_ELSE_LEAVES, Channel, refuse_net
 from airlock.nets import build_front
-from airlock.nets.bert import at_once, by_length
+from airlock.nets.bert import at_once
+from airlock.nets.domain import by_length
 from airlock.nets.frontend import CONSTANT, Framed
 from airlock.nets.scattering import by_matrices
 from airlock.nets.tables import steps_linear

@@ -85,7 +85,7 @@ def _fine_tuning(records: int, net: str, tune: object) -> dict[str, Any]:
     fresh = not hugging_face.has_weights(net)
     asked = tune if tune in _RATES else _tune_of(net, None)
     rate = _FRESH_RATE if fresh else _RATES[asked]  # type: ignore[index]
-    lot = max(min(records, 256), records // 16)
+    lot = max(min(records, 256), records // 8)
     how = {"optimiser": "adam", "learning_rate": rate, "schedule": "linear", "warmup": 0.05}
     return {"steps": 150, "lot_size": lot, "clip_norm": 0.1, **how}
 

@@ -13,6 +13,10 @@ counting clip's sum has one more entry, BALANCE, which one record moves by 1/2.
 With `weights` a record counts as a fraction of itself: its clipped gradient times a number in [0, 1] that follows from
 the record alone. That is never longer than the clipped gradient, so all of the above holds; BALANCE counts it whole.
 
+Texts may be seen without the padding at their end, in one of a few public lengths (`nets.domain.by_length`). Each
+length has chunks of its own. Which one a record goes to follows from the record alone, so all of the above holds for
+each length, and for the sum over them.
+
 With `owners` all of this holds for people instead of records: adding or removing one person, with all of her rows,
 moves the sum by at most `clip.norm`, and BALANCE by 1/2. Her gradient is the mean over her rows, clipped once
 (`people` has the proof). She is never divided between chunks, which have at least as many rows as a person may have.
@@ -22,7 +26,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeVar, cast
 
 import numpy as np
@@ -32,6 +37,7 @@ from torch import Tensor, nn
 
 from airlock.errors import TrainingError
 from airlock.mechanisms.clipping import BALANCE, Clip
+from airlock.nets.domain import by_length
 from airlock.training.devices import room
 from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
@@ -47,6 +53,7 @@ from airlock.training.per_sample.sums import MULTIPLE, Total, largest_chunk
 # A chunk has this many bytes, or at least _LEAST records: a CPU is fastest within its cache.
 _CHUNK_BYTES = {"cpu": (1 << 26, 1 << 30), "cuda": (1 << 33, 1 << 33)}
 _LEAST = 64
+_SHARE = 1 / 16  # of a lot, in a chunk of the longest texts if they come in several lengths; of shorter ones, more
 _SPREAD = 2.0  # standard deviations by which a lot may exceed its expected size before it needs another chunk
 _KEPT = 8  # uses of one network that are cached
 
@@ -69,7 +76,7 @@ class Use:
         self.sealed = Sealed(net)
         self.size = chunk_size(*self_check.measure(net, like, copies, most, loss), self.lot, like.device)
         self.filling = self_check.made_up(net, like, self.size, copies, 3)
-        self.engine, self.reason, self.careful = self_check.choose(net, like, copies, self.size, most, loss)
+        self.engine, self.reason, self.care = self_check.choose(net, like, copies, self.size, most, loss)
         self.sealed.restore()
         if isinstance(self.engine, OneByOne):
             self._settle_for_slow(self.reason)
@@ -132,7 +139,7 @@ class Use:
     def _sum(
         self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: People | None = None
     ) -> tuple[Named, Tensor]:
-        with self_check.carefully(self.careful):
+        with self_check.carefully(self.care):
             if self.graphs is not None and (people is None or isinstance(people, FixedPeople)):  # of fixed shapes
                 return self.graphs.masked_sum(x, y, mask, clip, people)
             return self.engine.masked_sum(x, y, mask, clip, people=people)
@@ -240,20 +247,26 @@ def clipped_sum(
     """
     lot, sizes = lot_of(y, expected_lot, sampled, owners, records_per_person, expected_rows, processes)
     copies = copies_in(x, y)
-    use = use_for(net, x, copies, lot, loss)
-    chunks = chunks_of(use, x, y, copies, sizes, weights)
-    total, dropped = use.chunk_sum(clip, next(chunks))
-    following = next(chunks, None)
-    if following is not None:
-        added = Total()
-        added.add(total)
-        while following is not None:
-            part, lost = use.chunk_sum(clip, following)
-            added.add(part)
-            dropped, following = dropped + lost, next(chunks, None)
-        total = added.settle()
-    use.close()
-    return total, dropped
+    total, dropped = Total(), 0
+    for where, rows in by_length(net, x) if sizes is None and copies == 1 else [(None, x)]:
+        use = use_for(net, rows, copies, share_of(lot, where, x, rows), loss)
+        chunks = chunks_of(use, rows, y, copies, sizes, weights, where)
+        first, following = next(chunks), next(chunks, None)
+        if where is None and following is None:
+            found = use.chunk_sum(clip, first)
+            use.close()
+            return found
+        for chunk in chain([first], [] if following is None else [following], chunks):
+            part, lost = use.chunk_sum(clip, chunk)
+            total.add(part)
+            dropped += lost
+        use.close()
+    if not len(y):  # of no length
+        use = use_for(net, x, copies, lot, loss)
+        found = use.chunk_sum(clip, Chunk(x, y))
+        use.close()
+        return found
+    return total.settle(), dropped
 
 
 @dataclass(frozen=True)
@@ -275,13 +288,30 @@ class Chunk:
 
 
 def chunks_of(
-    use: Use, x: Tensor, y: Tensor, copies: int, sizes: Sizes | None, weights: Tensor | None
+    use: Use,
+    x: Tensor,
+    y: Tensor,
+    copies: int,
+    sizes: Sizes | None,
+    weights: Tensor | None,
+    where: Tensor | None = None,
 ) -> Iterator[Chunk]:
-    """A lot in chunks, at least one, of whole people where these are protected."""
+    """Rows in chunks, at least one, of whole people where these are protected.
+
+    Args:
+        use: Says how large a chunk is.
+        x: The rows.
+        y: The labels of the lot.
+        copies: How many rows a label has.
+        sizes: How many labels each person has.
+        weights: By how much each label counts.
+        where: The positions of the rows in the lot, if they are not all of it.
+    """
     if sizes is None:
-        for start in range(0, max(1, len(y)), use.size):
-            rows, labels = x[start * copies : (start + use.size) * copies], y[start : start + use.size]
-            yield Chunk(rows, labels, None, None if weights is None else weights[start : start + use.size])
+        labels, own = (y, weights) if where is None else (y[where], None if weights is None else weights[where])
+        for start in range(0, max(1, len(labels)), use.size):
+            part, places = slice(start, start + use.size), slice(start * copies, (start + use.size) * copies)
+            yield Chunk(x[places], labels[part], None, None if own is None else own[part])
         return
     whole = None if weights is None else _mean_of_each(weights, sizes)
     if len(y) <= use.size and fixes(use.lot.most, y.device):  # in any order
@@ -289,11 +319,16 @@ def chunks_of(
         return
     starts, shares = np.cumsum(sizes) - sizes, x.reshape(len(y), copies, *x.shape[1:])
     for chosen in list(pack(sizes, use.size)) or [np.zeros(0, np.int64)]:
-        own = sizes[chosen]
-        places = np.repeat(starts[chosen] - (np.cumsum(own) - own), own) + np.arange(int(own.sum()))
-        where = torch.from_numpy(places).to(y.device)
-        counts = None if whole is None else whole[where]
-        yield Chunk(shares.index_select(0, where).flatten(0, 1), y[where], own, counts)
+        own_sizes = sizes[chosen]
+        places_of = np.repeat(starts[chosen] - (np.cumsum(own_sizes) - own_sizes), own_sizes)
+        at = torch.from_numpy(places_of + np.arange(int(own_sizes.sum()))).to(y.device)
+        counts = None if whole is None else whole[at]
+        yield Chunk(shares.index_select(0, at).flatten(0, 1), y[at], own_sizes, counts)
+
+
+def share_of(lot: Lot, where: Tensor | None, x: Tensor, rows: Tensor) -> Lot:
+    """The figures of those rows of a lot that have one length, if there are several."""
+    return lot if where is None else replace(lot, share=_SHARE * x.shape[1] / rows.shape[1])
 
 
 def _mean_of_each(weights: Tensor, sizes: Sizes) -> Tensor:
@@ -313,6 +348,7 @@ class Lot:
         rows: How many rows those are.
         most: The most rows of one person.
         sampled: Whether its size varies, as with Poisson sampling.
+        share: How much of it goes into a chunk, at most.
         processes: Of how many parts of this size the whole lot consists.
     """
 
@@ -320,13 +356,15 @@ class Lot:
     rows: float
     most: int = 1
     sampled: bool = True
+    share: float = 1.0
     processes: int = 1
 
     @property
     def target(self) -> int:
         """The rows of a lot somewhat larger than expected: if people differ in size, it varies more."""
         each = 1.0 if self.most == 1 else 1.0 + self.rows / self.expected  # E k²/E k, if k were a Poisson number
-        return max(1, math.ceil(self.rows + (_SPREAD * math.sqrt(each * self.rows) if self.sampled else 0.0)))
+        whole = self.rows + (_SPREAD * math.sqrt(each * self.rows) if self.sampled else 0.0)
+        return max(1, math.ceil(whole * self.share))
 
 
 def lot_of(
@@ -388,7 +426,7 @@ def cached(net: nn.Module, key: tuple[object, ...], make: Callable[[], Made]) ->
 
 
 def _public(lot: Lot) -> tuple[object, ...]:
-    return round(lot.expected), round(lot.rows), lot.most, lot.sampled, lot.processes
+    return round(lot.expected), round(lot.rows), lot.most, lot.sampled, lot.share, lot.processes
 
 
 def chunk_size(bytes_per_record: int, places: int, lot: Lot, device: torch.device) -> int:

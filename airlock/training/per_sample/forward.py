@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from airlock.errors import AirlockWarning, NetError
 from airlock.nets import bert
+from airlock.nets.domain import by_length
 from airlock.training.per_sample import self_check
 from airlock.training.per_sample.one_by_one import FAILURES
 from airlock.training.per_sample.operator_rules import Axis, Unshown
@@ -30,7 +31,7 @@ class Forward:
 
     def __init__(self, net: nn.Module, like: Tensor, size: int) -> None:
         self.net, self.size = net, size
-        self.sealed, self.careful, self.reason = Sealed(net), False, ""
+        self.sealed, self.care, self.reason = Sealed(net), 0, ""
         self.filling = self_check.made_up(net, like, self.size, 1, 3)
         self.steady = self_check.is_steady(net)
         self.decisions: tuple[bool, ...] | None = None
@@ -73,7 +74,7 @@ class Forward:
             whole = self.filling.clone(memory_format=torch.preserve_format)
             whole[:count] = x
             x = whole
-        with self_check.carefully(self.careful):
+        with self_check.carefully(self.care):
             plain = self.steady and not self.decisions
             return self._checked(self.net(x) if plain else self._followed(x), self.size)[:count]
 
@@ -113,13 +114,13 @@ class Forward:
     def _shown(self) -> bool:
         """Whether batches may be trusted."""
         x, again = (self_check.made_up(self.net, self.filling, self.size, 1, seed) for seed in (1, 2))
-        for careful in (False, True):
+        for care in self_check.CARE:
             try:
-                with torch.no_grad(), self_check.carefully(careful):
+                with torch.no_grad(), self_check.carefully(care):
                     self._fix_decisions(x, again)
                     first, moved = self._followed(x), self._followed(x.roll(1, 0))
                 if torch.equal(first.roll(1, 0), moved):
-                    self.careful = careful
+                    self.care = care
                     return True
                 self.reason = self_check.PLACE
             except Unshown as reason:
@@ -147,7 +148,7 @@ def outputs(net: nn.Module, x: Tensor, at_once: int | None = None) -> Tensor:
         at_once: How many rows it can process at once, if that is limited; a public figure.
     """
     at_once = at_once or bert.at_once(net)
-    parts = [(rows, _outputs(net, part, at_once)) for rows, part in bert.by_length(net, x)]
+    parts = [(rows, _outputs(net, part, at_once)) for rows, part in by_length(net, x)]
     if not parts or parts[0][0] is None:
         return parts[0][1] if parts else _outputs(net, x, at_once)
     found = parts[0][1].new_empty(len(x), *parts[0][1].shape[1:])

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock.data import Records
-from airlock.nets.bert import at_once, by_length
+from airlock.nets.bert import at_once
+from airlock.nets.domain import by_length
 from airlock.training.devices import to_input
 from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample.engine import use_of

@@ -18,10 +18,12 @@ random numbers are held fixed for the second and third. If no engine passes, `on
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol
 
@@ -85,8 +87,8 @@ def choose(
     most: int = 1,
     loss: Loss = CROSS_ENTROPY,
     shards: ShardedParameters | None = None,
-) -> tuple[Engine, str, bool]:
-    """The fastest engine that passes, why faster ones did not, and whether it has to be run `carefully`.
+) -> tuple[Engine, str, int]:
+    """The fastest engine that passes, why faster ones did not, and how `carefully` it has to be run.
 
     Args:
         net: The network, in the mode, on the device and within the autocast in which it will be used.
@@ -109,18 +111,18 @@ def choose(
     )
     makers = makers if shards is None else makers[:1]
     for make in makers:
-        for careful in (False, True):
+        for care in CARE:
             try:
                 engine = make()
-                with carefully(careful):
-                    if precision(like.device) != "fp32" and not careful:
+                with carefully(care):
+                    if precision(like.device) != "fp32" and not care:
                         with plainly(like.device), still():
                             batch = _batch(net, like, copies, min(size, _TRIED_PLAIN), loss.other)
                             _check_right(make(), reference, *batch, most)
                     _try(engine, reference, like, copies, size, most)
-                return engine, "; ".join(reasons), careful
+                return engine, "; ".join(reasons), care
             except (Unshown, OtherPlan) as reason:
-                if str(reason) != PLACE or careful:
+                if str(reason) != PLACE or care == CARE[-1]:
                     reasons.append(str(reason))
                     break
             except FAILURES as error:
@@ -130,7 +132,7 @@ def choose(
                 sealed.restore()
     if shards is not None:
         raise Unshown("; ".join(reasons))
-    return reference, "; ".join(reasons), False
+    return reference, "; ".join(reasons), 0
 
 
 def is_steady(net: nn.Module) -> bool:
@@ -148,20 +150,54 @@ def is_steady(net: nn.Module) -> bool:
     )
 
 
-@contextmanager
-def carefully(wanted: bool = True) -> Iterator[None]:
-    """Compute so that a record's position matters less: on one thread, and without atomic additions in cuDNN.
+CARE = (0, 1, 2)  # how carefully to compute, the quickest first
 
-    How a CPU divides its work among threads, and how cuDNN adds up in some convolutions, may treat positions
-    differently.
+
+@contextmanager
+def carefully(care: int = 1) -> Iterator[None]:
+    """Compute so that a record's position matters less.
+
+    How a CPU divides its work among threads, how cuDNN adds up in some convolutions, and how cuBLAS divides long sums
+    of products among the parts of a GPU may treat positions differently; with care, one thread is used, no atomic
+    additions, and so little working memory that such sums are not divided. Attention in one kernel may do so, too; with
+    care 2, it is computed in several steps.
     """
     before = torch.backends.cudnn.deterministic
-    with one_thread() if wanted else nullcontext():
-        torch.backends.cudnn.deterministic = before or wanted
+    with contextlib.ExitStack() as stack:
+        if care:
+            stack.enter_context(one_thread())
+            stack.enter_context(_little_workspace())
+        if care > 1:
+            stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
+        torch.backends.cudnn.deterministic = before or care > 0
         try:
             yield
         finally:
             torch.backends.cudnn.deterministic = before
+
+
+_WORKSPACE, _LITTLE = "CUBLAS_WORKSPACE_CONFIG", ":16:8"  # KiB and how many; a setting that cuBLAS knows
+
+
+@contextmanager
+def _little_workspace() -> Iterator[None]:
+    """Little working memory for cuBLAS; torch reads this setting when it next needs a workspace."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        yield
+        return
+    before = os.environ.get(_WORKSPACE)
+    if before == _LITTLE:
+        yield
+        return
+    os.environ[_WORKSPACE] = _LITTLE
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        os.environ.pop(_WORKSPACE)
+        if before is not None:
+            os.environ[_WORKSPACE] = before
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 @contextmanager

@@ -16,19 +16,20 @@ A network that cannot be shown right in this way is gathered as a whole in every
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from airlock.errors import AirlockWarning
 from airlock.mechanisms.clipping import BALANCE, Clip
+from airlock.nets import domain
 from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample import self_check
 from airlock.training.per_sample.engine import (
     Chunk,
     Lot,
-    Sizes,
     Use,
     cached,
     chunk_size,
@@ -37,6 +38,7 @@ from airlock.training.per_sample.engine import (
     copies_in,
     key_of,
     lot_of,
+    share_of,
 )
 from airlock.training.per_sample.one_by_one import FAILURES
 from airlock.training.per_sample.operator_rules import Unshown
@@ -77,7 +79,7 @@ class SharedUse(Use):
         self.size = chunk_size(*measured, self.lot, like.device)
         self.filling = self_check.made_up(net, like, self.size, copies, 3)
         found = self_check.choose(net, like, copies, self.size, most, loss, self.shards)
-        self.engine, self.reason, self.careful = found
+        self.engine, self.reason, self.care = found
         self.sealed.restore()
 
     def chunk_sum(self, clip: Clip, chunk: Chunk) -> tuple[Named, int]:
@@ -183,50 +185,68 @@ def sharded_sum(
     """
     lot, sizes = lot_of(y, expected_lot, sampled, owners, records_per_person, expected_rows, shards.group.world)
     copies = shards.worst(copies_in(x, y))  # nobody knows from an empty part
-    key = ("shards", *key_of(net, x, copies, lot, loss))
-    use = cached(net, key, lambda: _use(shards, net, x, copies, lot, loss))
-    if use:
+    total, dropped = Total(), 0
+    for where, rows in _groups(net, x, alone=sizes is None and copies == 1):
+        use = _use(shards, net, rows, copies, share_of(lot, where, x, rows), loss)
+        if not use:
+            break
         try:
-            return _added(use[0], x, y, clip, copies, sizes, weights)
+            dropped += _add(total, use[0], clip, chunks_of(use[0], rows, y, copies, sizes, weights, where))
         except Unshown as reason:
             use.clear()
             _tell_whole(str(reason))
+            break
+    else:
+        return total.settle(), dropped
     with shards.whole():
-        total, dropped = clipped_sum(
+        found, dropped = clipped_sum(
             net, x, y, clip, expected_lot, sampled, owners, records_per_person, expected_rows, weights, loss,
             shards.group.world,
         )  # fmt: skip
-    return {name: value if name == BALANCE else shards.reduce(name, value) for name, value in total.items()}, dropped
+    return {name: value if name == BALANCE else shards.reduce(name, value) for name, value in found.items()}, dropped
+
+
+def _groups(net: nn.Module, x: Tensor, alone: bool) -> Iterator[tuple[Tensor | None, Tensor]]:
+    """Rows by length (`nets.domain`): every length that there may be, in one order, as others may have rows of it."""
+    lengths = domain.lengths(net, x.shape[1]) if alone and x.dim() == 2 else []
+    if len(lengths) < 2:
+        yield None, x
+        return
+    there = {rows.shape[1]: (where, rows) for where, rows in domain.by_length(net, x)}
+    nobody = torch.zeros(0, dtype=torch.int64, device=x.device)
+    for length in lengths:
+        yield there.get(length, (nobody, x[:0, :length].contiguous()))
 
 
 def _use(shards: ShardedParameters, net: nn.Module, like: Tensor, copies: int, lot: Lot, loss: Loss) -> list[SharedUse]:
-    """The use, or nothing where the network has to be gathered as a whole."""
-    found, reason = [], "in another process"
-    try:
-        found.append(SharedUse(shards, net, like, copies, lot, loss))
-    except Unshown as unshown:
-        reason = str(unshown)
-    if shards.worst(int(not found)):
-        _tell_whole(reason)
-        return []
-    return found
+    """How all processes use this network, cached; nothing where it has to be gathered as a whole."""
+
+    def make() -> list[SharedUse]:
+        found, reason = [], "in another process"
+        try:
+            found.append(SharedUse(shards, net, like, copies, lot, loss))
+        except Unshown as unshown:
+            reason = str(unshown)
+        if shards.worst(int(not found)):
+            _tell_whole(reason)
+            return []
+        return found
+
+    return cached(net, ("shards", *key_of(net, like, copies, lot, loss)), make)
 
 
-def _added(
-    use: SharedUse, x: Tensor, y: Tensor, clip: Clip, copies: int, sizes: Sizes | None, weights: Tensor | None
-) -> tuple[Named, int]:
-    """The sum over chunks; there are as many as the process with the most has."""
-    chunks = chunks_of(use, x, y, copies, sizes, weights)
-    nothing = Chunk(x[:0], y[:0], None if sizes is None else sizes[:0])
-    total, dropped = Total(), 0
-    while True:
-        chunk = next(chunks, None)
-        if not use.shards.worst(int(chunk is not None)):
-            use.close()
-            return total.settle(), dropped
+def _add(total: Total, use: SharedUse, clip: Clip, chunks: Iterator[Chunk]) -> int:
+    """Add the chunks of all processes, of which there are as many as the process with the most has."""
+    first = next(chunks)
+    nothing = Chunk(first.x[:0], first.y[:0], None if first.sizes is None else first.sizes[:0])
+    chunk: Chunk | None = first
+    dropped = 0
+    while use.shards.worst(int(chunk is not None)):
         part, lost = use.chunk_sum(clip, chunk or nothing)
         total.add(part)
-        dropped += lost
+        dropped, chunk = dropped + lost, next(chunks, None)
+    use.close()
+    return dropped
 
 
 def _tell_whole(reason: str) -> None:

@@ -1,10 +1,22 @@
 """Sums over records on a GPU as Triton kernels; imported only if Triton is installed.
 
 `weighted_sum`: Σ factor · row in float64, in one pass over the rows. `product_squares` and `product_sum`: norms and
-sums of gradients Σ_t b_t a_tᵀ that are never written to memory. The sum forms a record's gradient tile by tile in
+sums of gradients g = Σ_t b_t a_tᵀ that are never written to memory. The sum forms a record's gradient tile by tile in
 float32 (or TF32) and adds it up over the records in float64: a record's contribution is a row of numbers that depends
-on it alone. With few positions, its norm follows from Gram matrices of the same rounded numbers: these are off by at
-most 2^-20 A², A = ‖a‖ ‖b‖, and 2^-16 A² is added; with many positions, the gradient is formed a second time.
+on it alone.
+
+Its norm is that of the same row, formed a second time in the same order; or, with at most 128 positions and where that
+is cheaper, it follows from Gram matrices of the same rounded numbers, which add up 64 of them at a time in float32 and
+the rest in float64. Then ĝ, what is summed, is not exactly g. With A = ‖a‖ ‖b‖, ‖ĝ − g‖ ≤ γ A, and the squared norm
+from Gram matrices is off by at most δ A². A matrix unit adds eight products to a sum at a time, and of each of these
+nine numbers it may lose 2^-24 of the largest: γ ≤ 16 · 9 · 2^-24 for 128 positions, and δ ≤ 2 · 8 · 9 · 2^-24 for 64
+numbers in a row. (One by one, in plain float32: γ ≤ 128 · 2^-24, δ ≤ 2 · 64 · 2^-24.) 2^-16 A² is added to the square,
+of which m A² with m ≥ 112 · 2^-24 is left. By Cauchy and Schwarz, over all layers together,
+
+    ‖ĝ‖ ≤ ‖g‖ + γ A ≤ √(1 + γ²/m) · √(‖g‖² + m A²) ≤ (1 + 2^-17) · the norm by which it is clipped.
+
+Squares of numbers below 2^-62 may vanish in float32, so the kernels also say what the largest number is on each side
+(`product_squares`).
 """
 # mypy: ignore-errors
 
@@ -16,6 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 _TILE, _MOST_PLACES = 64, 64  # side of a gradient tile, and positions processed at a time
+_GRAM_PLACES = 128  # the most positions for which rounding in Gram matrices and gradients is within its bound
 
 
 @triton.jit
@@ -88,26 +101,55 @@ def _norm_kernel(
 
 
 @triton.jit
-def _gram(value, record, t, T, WIDTH, PLACES: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr):
-    """The products of all pairs of positions of one record, and the sum of its squares."""
-    products, squares = tl.zeros((PLACES, PLACES), dtype=tl.float32), tl.zeros((WIDE,), dtype=tl.float32)
+def _gram(value, record, rows, columns, T, WIDTH, PLACES: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr):
+    """The products of some positions of one record with others, in float64, and the largest number at the first."""
+    products, most = tl.zeros((PLACES, PLACES), dtype=tl.float64), tl.zeros((PLACES,), dtype=tl.float32)
     for start in range(0, WIDTH, WIDE):
-        part = _taken(value, record, t, start + tl.arange(0, WIDE), T, WIDTH)
-        products = tl.dot(part, tl.trans(part), products, input_precision=PRECISION)
-        squares += tl.sum(part * part, 0)
-    return products, tl.sum(squares, 0)
+        column = start + tl.arange(0, WIDE)
+        one, other = _taken(value, record, rows, column, T, WIDTH), _taken(value, record, columns, column, T, WIDTH)
+        products += tl.dot(one, tl.trans(other), input_precision=PRECISION).to(tl.float64)
+        most = tl.maximum(most, tl.max(tl.abs(one), 1))
+    return products, tl.max(most, 0)
 
 
 @triton.jit
 def _gram_kernel(
-    a, b, out, T, INTO, OUTOF, PLACES: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, FLOOR: tl.constexpr
-):
+    a, b, out, most, RECORDS, T, INTO, OUTOF, BLOCKS: tl.constexpr, PLACES: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr, FLOOR: tl.constexpr,
+):  # fmt: skip
     record = tl.program_id(0).to(tl.int64)
-    t = tl.arange(0, PLACES)
-    one, of_a = _gram(a, record, t, T, INTO, PLACES, WIDE, PRECISION)
-    other, of_b = _gram(b, record, t, T, OUTOF, PLACES, WIDE, PRECISION)
-    found = tl.maximum(tl.sum(tl.sum(one * other, 1), 0), 0.0)
-    tl.store(out + record, found + FLOOR * of_a * of_b)
+    found = tl.zeros((), dtype=tl.float64)
+    of_a, of_b = tl.zeros((), dtype=tl.float64), tl.zeros((), dtype=tl.float64)
+    most_a, most_b = tl.zeros((), dtype=tl.float32), tl.zeros((), dtype=tl.float32)
+    for block in tl.static_range(BLOCKS):
+        rows = block * PLACES + tl.arange(0, PLACES)
+        for beside in tl.static_range(block, BLOCKS):
+            columns = beside * PLACES + tl.arange(0, PLACES)
+            one, top_a = _gram(a, record, rows, columns, T, INTO, PLACES, WIDE, PRECISION)
+            other, top_b = _gram(b, record, rows, columns, T, OUTOF, PLACES, WIDE, PRECISION)
+            pairs = tl.sum(tl.sum(one * other, 1), 0)
+            if block == beside:
+                same = tl.arange(0, PLACES)[:, None] == tl.arange(0, PLACES)[None, :]
+                of_a += tl.sum(tl.sum(tl.where(same, one, 0.0), 1), 0)
+                of_b += tl.sum(tl.sum(tl.where(same, other, 0.0), 1), 0)
+                most_a, most_b = tl.maximum(most_a, top_a), tl.maximum(most_b, top_b)
+                found += pairs
+            else:
+                found += 2.0 * pairs
+    tl.store(out + record, tl.where(found < 0.0, 0.0, found) + FLOOR * of_a * of_b)  # not a number stays what it is
+    tl.store(most + record, most_a)
+    tl.store(most + RECORDS + record, most_b)
+
+
+@triton.jit
+def _most_kernel(value, out, COLUMNS, WIDE: tl.constexpr):
+    record = tl.program_id(0).to(tl.int64)
+    most = tl.zeros((WIDE,), dtype=tl.float32)
+    for start in range(0, COLUMNS, WIDE):
+        column = start + tl.arange(0, WIDE)
+        part = tl.load(value + record * COLUMNS + column, mask=column < COLUMNS, other=0.0)
+        most = tl.maximum(most, tl.abs(part))
+    tl.store(out + record, tl.max(most, 0))
 
 
 @triton.jit
@@ -126,7 +168,7 @@ def _sum_kernel(
 
 
 def _sizes(a: Tensor, b: Tensor) -> tuple[tuple[int, int, int], int, dict[str, object]]:
-    """T, in and out; how many tiles a gradient has; and how both kernels split it."""
+    """T, in and out; how many tiles a gradient has; and how the kernels that form gradients split it."""
     places, into, outof = a.shape[1], a.shape[2], b.shape[2]
     out_tile, in_tile = (min(_TILE, max(16, triton.next_power_of_2(n))) for n in (outof, into))
     at = min(_MOST_PLACES, max(16, triton.next_power_of_2(places)))
@@ -141,8 +183,17 @@ def _splits(records: int, tiles: int) -> int:
     return max(1, min(records // 8, triton.cdiv(1056, tiles)))
 
 
-def product_squares(a: Tensor, b: Tensor, floor: float) -> Tensor:
+def by_gram(places: int, into: int, outof: int) -> bool:
+    """Whether norms follow from Gram matrices: with few positions, if that takes less work than the gradient."""
+    blocks = triton.cdiv(places, _MOST_PLACES)
+    pairs = blocks * (blocks + 1) // 2 * _MOST_PLACES**2
+    return blocks == 1 or (places <= _GRAM_PLACES and pairs * (into + outof) < places * into * outof)
+
+
+def product_squares(a: Tensor, b: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor]:
     """‖Σ_t b_t a_tᵀ‖² of every record as `product_sum` forms it, in float64; never less than that, plus `floor` · A².
+
+    Also the largest number of every record in a, and in b.
 
     Args:
         a: (records, T, in).
@@ -151,15 +202,18 @@ def product_squares(a: Tensor, b: Tensor, floor: float) -> Tensor:
     """
     a, b = a.contiguous(), b.contiguous()
     sizes, tiles, shape = _sizes(a, b)
-    if shape["ROUNDS"] == 1:
-        out = torch.empty(len(a), dtype=torch.float32, device=a.device)
-        own = {"PLACES": shape["AT"], "WIDE": 64, "PRECISION": shape["PRECISION"], "FLOOR": floor}
-        _gram_kernel[(len(a),)](a, b, out, *sizes, **own, num_warps=4)
-        return out.double()
-    out = torch.empty((len(a), tiles), dtype=torch.float32, device=a.device)
+    most = torch.empty((2, len(a)), dtype=torch.float32, device=a.device)
+    if by_gram(*sizes):
+        out = torch.empty(len(a), dtype=torch.float64, device=a.device)
+        own = {"PLACES": shape["AT"], "BLOCKS": shape["ROUNDS"], "PRECISION": shape["PRECISION"], "FLOOR": floor}
+        _gram_kernel[(len(a),)](a, b, out, most, len(a), *sizes, **own, WIDE=64, num_warps=max(1, shape["AT"] // 16))
+        return out, most[0], most[1]
+    for value, top in ((a, most[0]), (b, most[1])):
+        _most_kernel[(len(a),)](value, top, value[0].numel(), WIDE=2048, num_warps=8)
+    found = torch.empty((len(a), tiles), dtype=torch.float32, device=a.device)
     splits = _splits(len(a), tiles)
-    _norm_kernel[(tiles, splits)](a, b, out, len(a), *sizes, tiles, SPLITS=splits, **shape)
-    return out.sum(1, dtype=torch.float64)
+    _norm_kernel[(tiles, splits)](a, b, found, len(a), *sizes, tiles, SPLITS=splits, **shape)
+    return found.sum(1, dtype=torch.float64), most[0], most[1]
 
 
 def product_sum(factors: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def product_squares(a: Tensor, b: Tensor, plain: bool = True, exact: bool = Fals
     if plain and formed_in_kernels(a.device.type, a.shape[1]):
         from airlock.training.per_sample import sum_kernels
 
-        return in_range(sum_kernels.product_squares(a, b, 0.0 if exact else FLOOR), a, b)
+        return in_range(*sum_kernels.product_squares(a, b, 0.0 if exact else FLOOR), (a.shape, b.shape))
     own, sizes = _squares_and_sizes(a, b)
     return own if a.shape[1] == 1 or exact else own + FLOOR * sizes
 
@@ -119,15 +119,21 @@ def product_squares_by_person(a: Tensor, b: Tensor, people: People, plain: bool 
     return people.squares(own, sizes.sqrt(), cross_terms, 0.0 if exact else FLOOR, alone=several)
 
 
-def in_range(squares: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def in_range(squares: Tensor, most_a: Tensor, most_b: Tensor, shapes: tuple[torch.Size, torch.Size]) -> Tensor:
     """The squares that a kernel computed in float32; infinite where a or b is so small that they may be lost.
 
     Below 2^-62 the squares of a are zero in float32, or nearly, and then so is what the kernel says of a gradient b aᵀ,
     however large b is; and the other way round. Such a record is left out, like one whose gradient is not finite,
     unless a bound on its gradient, from the largest numbers of both, shows that it is below every clip norm.
+
+    Args:
+        squares: Of every record.
+        most_a: The largest number in its a, without sign.
+        most_b: The same in its b.
+        shapes: Of a and b: (records, T, in) and (records, T, out).
     """
-    most_a, most_b = (value.flatten(1).abs().amax(1).double() for value in (a, b))
-    at_most = most_a * most_b * (a.shape[1] * (a.shape[2] * b.shape[2]) ** 0.5)
+    (_, places, into), (_, _, out) = shapes
+    at_most = most_a.double() * most_b.double() * (places * (into * out) ** 0.5)
     lost = ((most_a < _LOST) | (most_b < _LOST)) & (at_most > SMALLEST / 4)
     return torch.where(lost, torch.inf, squares)
 
@@ -220,16 +226,19 @@ class Total:
 
     def add(self, part: dict[str, Tensor]) -> None:
         """Add one chunk; the tensors are not kept."""
+        names, values = list(part), list(part.values())
         if not self._sum:
-            self._sum = {name: value.clone() for name, value in part.items()}
+            self._sum = dict(zip(names, torch._foreach_mul(values, 1.0), strict=True))
             return
-        for name, value in part.items():
-            before = self._sum[name]
-            after = before + value
-            seen = after - before
-            lost = (before - (after - seen)) + (value - seen)
-            self._rest[name] = self._rest[name] + lost if name in self._rest else lost
-            self._sum[name] = after
+        before = [self._sum[name] for name in names]
+        after = torch._foreach_add(before, values)
+        seen = torch._foreach_sub(after, before)
+        lost = torch._foreach_sub(before, torch._foreach_sub(after, seen))
+        torch._foreach_add_(lost, torch._foreach_sub(values, seen))
+        if self._rest:
+            torch._foreach_add_(lost, [self._rest[name] for name in names])
+        self._rest = dict(zip(names, lost, strict=True))
+        self._sum = dict(zip(names, after, strict=True))
 
     def settle(self) -> dict[str, Tensor]:
         """The sum of all chunks."""

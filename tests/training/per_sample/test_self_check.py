@@ -78,3 +78,24 @@ def test_plain_means_no_autocast_and_no_tf32_and_both_come_back() -> None:
         assert torch.backends.cudnn.allow_tf32
     finally:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def test_more_care_is_taken_where_positions_matter_before_records_are_taken_one_by_one(monkeypatch: Patch) -> None:
+    """A kernel that adds up differently at some positions, unless attention is computed in several steps."""
+    traces = BookKeeper.traces
+
+    def uneven(self: BookKeeper, x: Tensor, y: Tensor) -> list[Tensor]:
+        found = traces(self, x, y)
+        if not only_steps():
+            found[0] = found[0] + 1e-9 * torch.arange(len(y))[:, None]
+        return found
+
+    def only_steps() -> bool:
+        cuda = torch.backends.cuda
+        return cuda.math_sdp_enabled() and not (cuda.mem_efficient_sdp_enabled() or cuda.flash_sdp_enabled())
+
+    monkeypatch.setattr(BookKeeper, "traces", uneven)
+    assert not only_steps()
+    engine, reason, care = self_check.choose(create("mlp", (1, 8, 8), 3, 0), LIKE, 1, 8)
+    assert (type(engine), reason, care) == (BookKeeper, "", 2)
+    assert not only_steps()  # as before

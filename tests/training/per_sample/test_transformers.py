@@ -110,6 +110,30 @@ def test_the_dense_layer_of_gpt2_has_a_rule_of_its_own(tmp_path: Path) -> None:
                 assert abs(float(squares[name][i].sqrt() - g.norm())) < 1e-5, name
 
 
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "deberta"])
+def test_texts_are_seen_without_their_padding_and_one_moves_the_sum_by_at_most_the_bound(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, y = make(kind, "full", tmp_path).train(), torch.arange(9) % CLASSES
+    x = drawn(net, 9, (8,), 4)
+    for place, length in enumerate((8, 1, 0, 2, 3, 4, 5, 7, 2)):
+        x[place, length:] = 0
+    seen: set[int] = set()
+    net.register_forward_pre_hook(lambda module, given: seen.add(given[0].shape[1]))
+    with still():
+        short, dropped = clipped_sum(net, x, y, Clip(0.1), LOT)
+        assert dropped == 0
+        assert seen == {2, 4, 8}
+        with monkeypatch.context() as patched:
+            patched.setattr(net, "halvings", 0)
+            whole, _ = clipped_sum(net, x, y, Clip(0.1), LOT)
+        size = torch.stack([g.norm() for g in whole.values()]).norm()
+        off = torch.stack([(whole[name] - g).norm() for name, g in short.items()]).norm()
+        assert off <= 1e-4 * size
+        assert 0.9 < moved(net, x, y, Clip(1e-3)) <= 1
+        assert moved(net, x[:1].expand_as(x).contiguous(), torch.zeros_like(y), Clip(1e-3), places=(0, 8)) <= 1
+
+
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "vit"])
 def test_merged_adapters_compute_the_same_and_are_gone(kind: str, tmp_path: Path) -> None:
     net = make(kind, "lora", tmp_path)
