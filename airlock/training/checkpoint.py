@@ -33,6 +33,7 @@ from airlock.training.sharding import Piece, ShardedParameters
 
 NAME = "checkpoint.safetensors"
 _SHARDS = "checkpoint.*.*-of-*.safetensors"
+_DAMAGE = (SafetensorError, ValueError, KeyError, OSError)
 _WORLD = "shards"  # in the common file: how many files of shards there are
 ANEW = "Begin anew: --again for a release, without --resume for an audit."
 
@@ -123,20 +124,25 @@ def is_in(folder: Path) -> bool:
 
 
 def read(folder: Path) -> bytes | None:
-    """The bytes of the checkpoint in the folder, put together if it is in shards; None if there is none."""
+    """The bytes of the checkpoint in the folder, put together if it is in shards; None if there is none.
+
+    A damaged one is not refused here, where only the lead is, but by `restore`, which all processes call.
+    """
     try:
         content = (folder / NAME).read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise TrainingError("a readable checkpoint", f"an error ({error})", do=ANEW) from error
-    with _readable():
+    try:
         metadata = _metadata(content)
         if _WORLD not in metadata:
             return content
         whole = Stored(folder)
         tensors = {key: whole.whole(key) for key in whole.keys}
         return save_bytes(tensors, {key: value for key, value in metadata.items() if key != _WORLD})
+    except _DAMAGE:
+        return b""
 
 
 @contextlib.contextmanager
@@ -144,7 +150,7 @@ def _readable() -> Iterator[None]:
     """Whatever goes wrong while a checkpoint is read is its damage."""
     try:
         yield
-    except (SafetensorError, ValueError, KeyError, OSError) as error:
+    except _DAMAGE as error:
         raise TrainingError("a readable checkpoint", f"a damaged one ({error})", do=ANEW) from error
 
 

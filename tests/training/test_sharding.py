@@ -130,6 +130,20 @@ class Fails(nn.Module):
         return self.last(F.embedding((x[:, 0] > 50).long(), torch.ones(1, 8)) * torch.relu(self.first(x)))  # type: ignore[no-any-return]
 
 
+class Words(nn.Module):
+    """Sees texts without what is empty at their end: of 8, 4 or 2 places."""
+
+    vocabulary, halvings = 20, 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(20, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids = x.long()
+        return self.last(torch.relu((self.table(ids) * (ids > 0)[:, :, None]).sum(1)))  # type: ignore[no-any-return]
+
+
 def net_of(name: str, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     made: dict[str, Any] = {
@@ -145,6 +159,7 @@ def net_of(name: str, seed: int = 0) -> nn.Module:
         ),
         "varied": Varied,
         "bare": Bare,
+        "words": Words,
         "fails": Fails,
     }
     found: nn.Module = made[name]()
@@ -201,6 +216,29 @@ def test_the_sum_of_all_processes_is_that_of_one(several: Pair, name: str) -> No
     for found in several(summed, name, lots):
         for (total, _), (wanted, _) in zip(found, alone, strict=True):
             assert torch.allclose(total, wanted, atol=1e-5, rtol=0)
+
+
+def summed_texts(group: Group) -> tuple[Tensor, list[int]]:
+    """Of all lengths in one process, of the shortest alone in the others; and the lengths that the network saw."""
+    net, seen, ids = net_of("words").train(), [], np.random.default_rng(0).integers(1, 20, (12, 8))
+    for place in range(12):
+        ids[place, (8, 3, 2)[place % 3] if place % 4 == 0 else 2 :] = 0
+    x, y, mine = torch.from_numpy(ids).float(), torch.arange(12) % 3, group.part(np.arange(12))
+    net.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].shape[1]))
+    if not group.sharded:
+        total, _ = clipped_sum(net, x, y, Clip(BOUND), 12.0)
+        return torch.cat([g.flatten() for g in total.values()]), sorted(set(seen))
+    shards = ShardedParameters(net, group, CPU)
+    total, _ = sharded_sum(shards, net, x[mine], y[mine], Clip(BOUND), 3.0)
+    return whole_of(group, shards, total), sorted(set(seen))
+
+
+def test_texts_are_summed_by_length_though_not_every_process_has_every_length(four: Pair) -> None:
+    alone, lengths = summed_texts(ALONE)
+    assert lengths == [2, 4, 8]
+    for total, seen in four(summed_texts):
+        assert torch.allclose(total, alone, atol=1e-6, rtol=0)
+        assert seen == lengths
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e30])
