@@ -46,7 +46,7 @@ from airlock.methods.contract import TEACHER, NetworkArtefact
 from airlock.methods.search import as_run
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
 from airlock.training.devices import choose_device
-from airlock.training.distributed import ALONE, ASSUMPTION, Group
+from airlock.training.distributed import ALONE, Group
 from airlock.training.front_ends.features import compute
 from airlock.training.front_ends.front import front_end
 from airlock.training.front_ends.public import FrontSettings
@@ -730,7 +730,7 @@ def _train(
     group.leave()
     if group.world == 1:
         return release
-    assumptions = (*release.guarantee.assumptions, ASSUMPTION.format(world=group.world))
+    assumptions = (*release.guarantee.assumptions, group.assumption)
     return replace(release, guarantee=replace(release.guarantee, assumptions=assumptions))
 
 

@@ -62,6 +62,9 @@ def release(
     court_seconds: float = typer.Option(
         10.0, "--court-seconds", help="The longest time the court tests a network of your own, before a record is read."
     ),
+    shard: bool = typer.Option(
+        False, "--shard", help="Under torchrun: each process keeps a part of the network only (FSDP2)."
+    ),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
@@ -72,7 +75,7 @@ def release(
 
     asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed, **{"about.recipient": to}))
     tell_register(asked)
-    with joined(asked.device) as group, progress_bar() as progress:
+    with joined(asked.device, sharded=shard) as group, progress_bar() as progress:
         if not group.lead:
             assist_release(
                 asked,

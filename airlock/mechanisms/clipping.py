@@ -97,7 +97,7 @@ def row_squares(rows: Tensor) -> Tensor:
     are added up in float64: rounding then stays below 2^-17 of a square, however long the row is. Numbers below 2^-75
     may count as zero; a billion of them have a norm below 2^-59, far below any clip norm.
     """
-    rows = rows.flatten(1)
+    rows = rows.flatten(1) if rows.dim() > 1 else rows[:, None]  # a parameter may be a single number
     pieces = [rows] if rows.is_cuda else torch.split(rows, _PIECE, 1)
     return torch.stack([torch.linalg.vector_norm(piece, dim=1).double().square() for piece in pieces]).sum(0)
 

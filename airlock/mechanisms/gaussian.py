@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from airlock.mechanisms.randomness import Stream
+from airlock.mechanisms.randomness import Normals, Stream
 
 # On a GPU.
 
@@ -140,7 +141,8 @@ class GaussianNoise:
         """The value on the grid plus noise on the grid; exact in float64."""
         flat = torch.from_numpy(np.ascontiguousarray(value).reshape(-1))
         noisy = torch.empty(value.size, dtype=torch.float64)
-        self._fill(noisy, flat, self.grid, stream, None if shape is None else torch.from_numpy(shape))
+        blocks = stream.normal_blocks(value.size, self._in_steps(value.size))
+        self._fill(noisy, flat, self.grid, blocks, None if shape is None else torch.from_numpy(shape))
         return noisy.numpy().reshape(value.shape)
 
     def add_and_divide(self, value: Tensor, divisor: float, stream: Stream, shape: Tensor | None = None) -> Tensor:
@@ -158,13 +160,39 @@ class GaussianNoise:
             stream.note_drawn("gpu")
             return made
         noisy = torch.empty(value.numel(), dtype=torch.float32)
-        self._fill(noisy, value.cpu(), self.grid / divisor, stream, None if shape is None else shape.cpu())
+        blocks = stream.normal_blocks(value.numel(), self._in_steps(value.numel()))
+        self._fill(noisy, value.cpu(), self.grid / divisor, blocks, None if shape is None else shape.cpu())
         return noisy.to(value.device)
 
-    def _fill(self, room: Tensor, value: Tensor, unit: float, stream: Stream, shape: Tensor | None) -> None:
+    def add_to_piece(self, piece: Tensor, divisor: float, normals: Normals, start: int) -> Tensor:
+        """What `add_and_divide` gives for a whole value, at the positions of a piece of it, which begins at `start`.
+
+        Guarantee: that of `add_and_divide` for all pieces together, if they are disjoint and their noise comes from one
+        `Normals` of the whole value's size. The noise on a coordinate follows from its position alone, however the
+        value is divided; it is computed on the CPU.
+
+        Args:
+            piece: Flat.
+            divisor: The public constant.
+            normals: As many as the whole value has coordinates.
+            start: The piece's first position.
+        """
+        noisy = torch.empty(piece.numel(), dtype=torch.float32)
+        drawn = normals.blocks(start, start + piece.numel(), self._in_steps(normals.count))
+        blocks = ((place - start, noise) for place, noise in drawn)
+        self._fill(noisy, piece.cpu(), self.grid / divisor, blocks, None)
+        return noisy.to(piece.device)
+
+    def _in_steps(self, dimension: int) -> float:
+        """The noise's standard deviation in steps of the grid."""
+        return self.scale(dimension) / self.grid
+
+    def _fill(
+        self, room: Tensor, value: Tensor, unit: float, blocks: Iterable[tuple[int, Tensor]], shape: Tensor | None
+    ) -> None:
         """Value plus noise, both in whole steps of the grid, times `unit`, block by block while it is in the cache."""
         steps = 1.0 / self.grid  # a power of two: exact in any precision
-        for start, noise in stream.normal_blocks(value.numel(), self.scale(value.numel()) * steps):
+        for start, noise in blocks:
             where = slice(start, start + len(noise))
             if shape is not None:
                 noise *= shape[where]

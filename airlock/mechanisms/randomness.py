@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +32,7 @@ Place = Literal["cpu", "gpu"]
 
 _BLOCK = 1 << 16  # pairs; one block of the Box–Muller transform fits in the cache and occupies several threads
 _ZEROS = bytes(1 << 17)
+_WORDS = 8  # of 64 bits, in a block of the cipher
 
 
 class Stream:
@@ -118,22 +119,91 @@ class Stream:
         """
         self._spend()
         self.note_drawn("cpu")
-        pairs = -(-count // 16) * 8  # whole blocks of the cipher
-        radii, angles = _Words(self._key), _Words(self._key, skip=pairs // 8)
+        pairs = _pairs(count)
+        radii, angles = _Words(self._key), _Words(self._key, skip=pairs // _WORDS)
         room = torch.empty(3, min(pairs, _BLOCK), dtype=torch.float64)
         for start in range(0, pairs, _BLOCK):
             radius, angle, out = room[:, : min(_BLOCK, pairs - start)]
-            radii.midpoints(radius)
-            angles.midpoints(angle)
-            radius.log_().mul_(-2.0 * scale * scale).sqrt_()
-            torch.sin(angle.mul_(2.0 * math.pi), out=out).mul_(radius)
+            _polar(radii, angles, radius, angle, scale)
+            torch.sin(angle, out=out).mul_(radius)
             yield start, out[: count - start]
             angle.cos_().mul_(radius)
             if count > pairs + start:
                 yield pairs + start, angle[: count - pairs - start]
 
+    def normals(self, count: int) -> Normals:
+        """The numbers of `normal(count)`, to be drawn range by range."""
+        self._spend()
+        return Normals(self, self._key, count)
+
+    def shared(self, key: bytes) -> Stream:
+        """The stream that another process read this key from, in place of this one.
+
+        What was opened of this one stays opened, and where its noise is computed is recorded in this tree.
+        """
+        found = Stream(key, self.secure, self._drawn)
+        found._opened = self._opened
+        return found
+
     def __repr__(self) -> str:
         return f"Stream({'system' if self.secure else 'insecure seed'})"
+
+
+class Normals:
+    """Normal numbers that can be drawn from any position on: number i of `count` is the same, whoever draws it.
+
+    Several processes that hold one key each draw the ranges that they own. A position can be drawn once.
+    """
+
+    def __init__(self, stream: Stream, key: bytes, count: int) -> None:
+        self.count = count
+        self._stream, self._key, self._drawn = stream, key, [(0, 0)]
+
+    def blocks(self, start: int, stop: int, scale: float = 1.0) -> Iterator[tuple[int, Tensor]]:
+        """The numbers from `start` to before `stop` at this scale: each block with its first position."""
+        self._spend(start, stop)
+        self._stream.note_drawn("cpu")
+        pairs = _pairs(self.count)
+        for first, last, half in ((start, min(stop, pairs), torch.sin_), (max(start, pairs), stop, torch.cos_)):
+            shift = 0 if half is torch.sin_ else pairs
+            for place, block in self._half(first - shift, last - shift, half, scale):
+                yield place + shift, block
+
+    def _half(
+        self, start: int, stop: int, half: Callable[[Tensor], Tensor], scale: float
+    ) -> Iterator[tuple[int, Tensor]]:
+        """One number from each of these pairs; whole blocks of the cipher are computed, as in `normal_blocks`."""
+        first, skip = start // _WORDS * _WORDS, start // _WORDS
+        radii = _Words(self._key, skip=skip)
+        angles = _Words(self._key, skip=_pairs(self.count) // _WORDS + skip)
+        end = -(-stop // _WORDS) * _WORDS
+        room = torch.empty(2, max(0, min(end - first, _BLOCK)), dtype=torch.float64)
+        for place in range(first, end if start < stop else first, _BLOCK):
+            radius, angle = room[:, : min(_BLOCK, end - place)]
+            _polar(radii, angles, radius, angle, scale)
+            half(angle).mul_(radius)
+            inside = max(start, place)
+            yield inside, angle[inside - place : stop - place]
+
+    def _spend(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.count:
+            raise RuntimeError(f"positions {start} to {stop} are not among {self.count} numbers")
+        if any(start < end and begin < stop for begin, end in self._drawn):
+            raise RuntimeError("some of these numbers were already drawn; noise must never be used twice")
+        self._drawn.append((start, stop))
+
+
+def _pairs(count: int) -> int:
+    """How many pairs of normal numbers are made for so many: whole blocks of the cipher."""
+    return -(-count // (2 * _WORDS)) * _WORDS
+
+
+def _polar(radii: _Words, angles: _Words, radius: Tensor, angle: Tensor, scale: float) -> None:
+    """The next radii, times the scale, and angles of Box and Muller."""
+    radii.midpoints(radius)
+    angles.midpoints(angle)
+    radius.log_().mul_(-2.0 * scale * scale).sqrt_()
+    angle.mul_(2.0 * math.pi)
 
 
 class _Words:

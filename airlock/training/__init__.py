@@ -16,6 +16,7 @@ In: a network, records, a sampler and a source of gradients. Out: the trained ne
     checkpoint      a training run on disk
     stages          several trainings in sequence, as one run
     distributed     several processes that train one network together
+    sharding        a network in shards over several processes (FSDP2), for one that no device holds whole
     devices         the device, records kept on it, its memory, CUDA graphs
     per_sample/     clipped per-sample gradients: the engine and its self-check
     ensembles/      many models as one

@@ -11,7 +11,12 @@ rounded differently and their weights drifted apart, that would be post-processi
 though, so weights are compared periodically and a difference is refused. The argument needs equal records and equal
 lots; both are checked.
 
-The link between the processes carries the key of the lots and sums without noise: it must be private.
+With `sharded`, every process keeps only shards of the network (`training.sharding`): it gets the sum of its own rows
+and adds the noise on these. They share the key of the noise for this; a number of noise belongs to one coordinate, and
+a coordinate to one process, so the guarantee is still that of one process.
+
+The link between the processes carries the key of the lots (with shards, that of the noise too) and sums without noise:
+it must be private.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import os
 import socket
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,12 +39,12 @@ from airlock.mechanisms import Stream
 from airlock.training.devices import choose_device
 from airlock.training.sampling import Index
 
-ASSUMPTION = (
-    "{world} processes trained together. The network between them is private: the key of the lots and sums of "
-    "gradients without noise crossed it."
+_ASSUMPTION = (
+    "{world} processes trained together{how}. The network between them is private: the key of the lots{keys} and sums "
+    "of gradients without noise crossed it."
 )
 TIMEOUT = datetime.timedelta(minutes=10)
-_TAIL = 3  # numbers appended to a gradient: dropped records, requests to stop, a fingerprint of the lot
+_TAIL = 4  # numbers appended to a gradient: dropped records, requests to stop and to save, a fingerprint of the lot
 _LOT_BITS = 0xFFF  # so that the fingerprints of 4096 processes add up exactly in float32
 
 
@@ -50,6 +56,7 @@ class Group:
         world: The number of processes.
         device: Where this process computes; None leaves the choice to the config.
         gradients: The torch group for gradients (nccl); None for the one used for everything else (gloo).
+        sharded: Whether each process keeps a part of the network only.
     """
 
     def __init__(
@@ -58,8 +65,10 @@ class Group:
         world: int = 1,
         device: torch.device | None = None,
         gradients: dist.ProcessGroup | None = None,
+        sharded: bool = False,
     ) -> None:
         self.rank, self.world, self.device, self._gradients = rank, world, device, gradients
+        self.sharded = sharded
         self._lot = 0
         self.begin()
 
@@ -69,8 +78,8 @@ class Group:
         return self.rank == 0
 
     def begin(self) -> None:
-        """Start a new run: no process has requested to stop."""
-        self._wish, self._stopping = 0, False
+        """Start a new run: no process has requested anything."""
+        self._wishes, self._granted = [0, 0], [False, False]
 
     def part(self, lot: Index) -> Index:
         """This process' records of a lot; the parts are disjoint and make up the lot. A part may be empty."""
@@ -98,38 +107,51 @@ class Group:
         """
         if self.world == 1:
             return mechanism(values), dropped
-        tail = torch.tensor([dropped, self._wish, self._lot], dtype=torch.float32, device=values.device)
+        tail = torch.tensor([dropped, *self._wishes, self._lot], dtype=torch.float32, device=values.device)
         message = torch.cat([values, tail])
         message = message if self._gradients else message.cpu()
-        with _answers(self.world):
+        with answers(self.world):
             dist.reduce(message, 0, group=self._gradients)
         if self.lead:
             message[:-_TAIL].copy_(mechanism(message[:-_TAIL].to(values.device)))
-        with _answers(self.world):
+        with answers(self.world):
             dist.broadcast(message, 0, group=self._gradients)
-        lost, wishes, lots = message[-_TAIL:].tolist()
+        lost, *wishes, lots = message[-_TAIL:].tolist()
         if lots != self.world * self._lot:  # unless all are equal, at least two processes stop the run
             raise _different("lot", "A record could enter a step with another probability than was accounted for.")
-        self._stopping = wishes > 0
+        self._granted = [count > 0 for count in wishes]
         return message[:-_TAIL].to(values.device), int(lost)
 
     def agreed(self, wish: bool) -> bool:
         """Whether all stop after this step. In a group, requests travel with the next gradient: all stop together."""
+        return self._agreed(0, wish)
+
+    def agreed_to_save(self, wish: bool) -> bool:
+        """Whether all save a checkpoint after this step, in the same way."""
+        return self._agreed(1, wish)
+
+    def _agreed(self, what: int, wish: bool) -> bool:
         if self.world == 1:
             return wish
-        self._wish = int(wish)
-        return self._stopping
+        self._wishes[what] = int(wish)
+        return self._granted[what]
+
+    @property
+    def assumption(self) -> str:
+        """What is assumed about the network between the processes, for the card."""
+        how, keys = (", each with a part of the network", " and that of the noise") if self.sharded else ("", "")
+        return _ASSUMPTION.format(world=self.world, how=how, keys=keys)
 
     def share(self, stream: Stream) -> Stream:
         """The lead's stream, in every process; the stream passed in is used up."""
-        return stream if self.world == 1 else Stream(self.send(stream.take_key()) or b"", stream.secure)
+        return stream if self.world == 1 else stream.shared(self.send(stream.take_key()) or b"")
 
     def send(self, content: bytes | None) -> bytes | None:
         """The content passed in by the lead, in every process."""
         if self.world == 1:
             return content
         size = torch.tensor([-1 if content is None or not self.lead else len(content)])
-        with _answers(self.world):
+        with answers(self.world):
             dist.broadcast(size, 0)
             if size.item() < 0:
                 return None
@@ -142,7 +164,7 @@ class Group:
         """Overwrite these tensors with the lead's."""
         if self.world == 1:
             return
-        with torch.no_grad(), _answers(self.world):
+        with torch.no_grad(), answers(self.world):
             for tensor in tensors:
                 copy = tensor.detach().cpu().contiguous()
                 dist.broadcast(copy, 0)
@@ -152,6 +174,30 @@ class Group:
         """Refuse, in every process, unless all have the same content; it is not computed for a single process."""
         if self.world > 1 and len(set(_gather(hashlib.sha256(content()).digest(), self.world))) > 1:
             raise _different(what, why)
+
+    def highest(self, level: int) -> int:
+        """The highest of all processes' levels."""
+        if self.world == 1:
+            return level
+        found = torch.tensor([level])
+        with answers(self.world):
+            dist.all_reduce(found, dist.ReduceOp.MAX)
+        return int(found)
+
+    def for_tensors(self, device: torch.device) -> Any:
+        """The torch group in which tensors on this device are gathered and reduced.
+
+        Raises:
+            ConfigError: There is none: two processes share a GPU.
+        """
+        if self._gradients is None and device.type != "cpu":
+            raise ConfigError(
+                "a GPU of its own for each of the processes that hold shards, with nccl",
+                "processes that share one",
+                "Shards of two processes on one GPU would save no memory.",
+                'Start as many processes on a machine as it has GPUs, or set device = "cpu".',
+            )
+        return self._gradients or dist.group.WORLD
 
     def leave(self) -> None:
         """The joint work is done; each process continues on its own."""
@@ -163,7 +209,7 @@ ALONE = Group()
 
 
 @contextlib.contextmanager
-def joined(device: str, timeout: datetime.timedelta = TIMEOUT) -> Iterator[Group]:
+def joined(device: str, timeout: datetime.timedelta = TIMEOUT, sharded: bool = False) -> Iterator[Group]:
     """The group that `torchrun` describes in the environment; without it, this process alone.
 
     Gradients go through nccl if every process has a GPU of its own; otherwise they, and always everything else, go
@@ -172,22 +218,30 @@ def joined(device: str, timeout: datetime.timedelta = TIMEOUT) -> Iterator[Group
     Args:
         device: As in the config; "auto" and "cuda" give every process of a machine the next GPU.
         timeout: If a process does not answer within this time, the run is aborted.
+        sharded: Each process keeps a part of the network only.
 
     Raises:
-        ConfigError: The environment is not complete.
+        ConfigError: The environment is not complete, or there are no processes to divide the network among.
         TrainingError: The others cannot be reached.
     """
     world = _number("WORLD_SIZE", "1")
     if world == 1:
+        if sharded:
+            raise ConfigError(
+                "several processes for --shard",
+                "one",
+                "They divide the parameters among themselves.",
+                "Start it with torchrun --nproc-per-node N, or leave --shard out.",
+            )
         yield ALONE
         return
     rank = _number("RANK")
     own = _own_device(device, _number("LOCAL_RANK", str(rank)))
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         _word(name)
-    with _answers(world):
+    with answers(world):
         dist.init_process_group("gloo", rank=rank, world_size=world, timeout=timeout)
-    group = Group(rank, world, own, _nccl(own, world, timeout))
+    group = Group(rank, world, own, _nccl(own, world, timeout), sharded)
     try:
         yield group
     except BaseException:
@@ -224,7 +278,7 @@ def _nccl(device: torch.device, world: int, timeout: datetime.timedelta) -> dist
     names = _gather(hashlib.sha256(name).digest(), world)
     if hashlib.sha256(b"").digest() in names or len(set(names)) < world:
         return None
-    with _answers(world):
+    with answers(world):
         group: dist.ProcessGroup | None = dist.new_group(backend="nccl", timeout=timeout)
     return group
 
@@ -232,13 +286,13 @@ def _nccl(device: torch.device, world: int, timeout: datetime.timedelta) -> dist
 def _gather(content: bytes, world: int) -> list[bytes]:
     mine = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     theirs = [torch.empty_like(mine) for _ in range(world)]
-    with _answers(world):
+    with answers(world):
         dist.all_gather(theirs, mine)
     return [bytes(one.tolist()) for one in theirs]
 
 
 @contextlib.contextmanager
-def _answers(world: int) -> Iterator[None]:
+def answers(world: int) -> Iterator[None]:
     """An error from torch while communicating means that one of the processes has ended or cannot be reached."""
     try:
         yield

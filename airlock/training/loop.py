@@ -17,7 +17,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,9 @@ from airlock.training.adam_bc import AdamBC
 from airlock.training.devices import Resident
 from airlock.training.distributed import ALONE, Group, digest
 from airlock.training.gradients import Gradients, GradientsOfPeople, Named
+from airlock.training.per_sample.sealed import USES
 from airlock.training.sampling import Index, Sampler
+from airlock.training.sharding import ShardedParameters
 
 # Learning-rate schedules: a linear warm-up, then constant, or linear or cosine decay to zero.
 
@@ -140,10 +142,18 @@ def fit(
     `watch` is called after every step with the number of steps done and a function that returns the tensors that
     training would end with at that point. A resumed run may call it for some steps again.
 
+    In a sharded group the network is in shards meanwhile, and in the end on the CPU of every process.
+
     Raises:
         Interrupted: Ctrl-C; the checkpoint (if there is a folder for one) holds all steps done so far.
     """
     session = _Session(net, data, sampler, gradients, recipe, seed, run, augment, secret)
+    with session.kept_whole():
+        _steps(session, recipe, run, label, watch)
+    return recipe.steps
+
+
+def _steps(session: _Session, recipe: Recipe, run: Run, label: str, watch: Watch | None) -> None:
     first = session.restore()
     saved = time.monotonic()
     with (
@@ -152,7 +162,7 @@ def fit(
         session.looking_ahead(),
         watch_interrupt() as interrupted,
     ):
-        net.train()
+        session.net.train()
         for step in range(first, recipe.steps):
             session.advance(step)
             if watch:
@@ -163,14 +173,13 @@ def fit(
                 session.compare()
                 session.save(step + 1)
                 raise interruption(step + 1, recipe.steps, kept=run.checkpoint is not None)
-            if time.monotonic() - saved > run.checkpoint_seconds:
+            if session.due(time.monotonic() - saved > run.checkpoint_seconds):
                 session.save(step + 1)
                 saved = time.monotonic()
             if (step + 1) % _COMPARED == 0:
                 session.compare()
     session.compare()
     session.finish()
-    return recipe.steps
 
 
 def interruption(done: int, steps: int, kept: bool) -> Interrupted:
@@ -201,17 +210,31 @@ class _Session:
         self.net, self.data, self.sampler, self.gradients = net, data, sampler, gradients
         self.recipe, self.run, self.augment, self.secret = recipe, run, augment, secret
         self.seed = mix(seed, -run.group.rank) if run.group.rank else seed  # other records, other dropout
-        run.group.begin()
-        _join(gradients, run.group)
+        group = run.group
+        group.begin()
+        self.mark = {"recipe": recipe.model_dump(), "seed": seed, **gradients.mark}
+        _require_parts(gradients, group)
+        group.require_same("training", self._task, "Their sum would not be one gradient.")
+        self.shards: ShardedParameters | None = None
         wanted = recipe.channels_last and run.device.type == "cuda"
         self.memory_format = torch.channels_last if wanted else torch.contiguous_format
-        net.to(device=run.device, memory_format=self.memory_format)  # type: ignore[call-overload]
-        self.optimiser = _optimiser(net, recipe)
-        self.averaged = {name: p.detach().clone() for name, p in net.named_parameters()} if recipe.ema else {}
+        if group.sharded:
+            group.spread(net.state_dict().values())
+            self.shards = ShardedParameters(net, group, run.device)
+        else:
+            net.to(device=run.device, memory_format=self.memory_format)  # type: ignore[call-overload]
+        self.held = dict(net.named_parameters()) if self.shards is None else self.shards.local
+        if hasattr(gradients, "join"):
+            gradients.join(group, self.shards)
+        self.optimiser = _optimiser(self.held.values(), recipe)
+        self.averaged = {name: p.detach().clone() for name, p in self.held.items()} if recipe.ema else {}
         self.stream: Stream | None = getattr(gradients, "stream", None)  # plain gradients have none
         self.ahead: ThreadPoolExecutor | None = None
         self.pending: Future[tuple[Index, Index, Tensor | None, Tensor]] | None = None
-        self.mark = {"recipe": recipe.model_dump(), "seed": seed, **gradients.mark}
+        self.folder = run.checkpoint
+        if self.shards is not None:  # all write theirs to the lead's folder
+            sent = group.send(None if run.checkpoint is None else str(run.checkpoint).encode())
+            self.folder = None if sent is None else Path(sent.decode())
 
     @contextlib.contextmanager
     def looking_ahead(self) -> Iterator[None]:
@@ -225,7 +248,8 @@ class _Session:
     def restore(self) -> int:
         """Restore the lead's checkpoint, if there is one; otherwise every process starts from the lead's weights."""
         group, folder = self.run.group, self.run.checkpoint if self.run.resume else None
-        group.require_same("training", self._task, "Their sum would not be one gradient.")
+        if self.shards is not None:
+            return self._restore_shards(self.shards)
         content = group.send(checkpoint.read(folder) if folder and group.lead else None)
         if content is None:
             group.spread(self._weights())
@@ -236,8 +260,30 @@ class _Session:
             self.stream.note_drawn(*checkpoint.drawn_on(content))
         return done
 
+    def _restore_shards(self, shards: ShardedParameters) -> int:
+        group, folder = self.run.group, self.folder
+        resumes = group.lead and self.run.resume and folder is not None and checkpoint.is_in(folder)
+        if folder is None or not group.highest(int(resumes)):
+            return 0
+        done, drawn = checkpoint.restore_shards(
+            folder, self.mark, shards, self.averaged, self.optimiser, self.gradients.load_state
+        )
+        if self.stream is not None:
+            self.stream.note_drawn(*drawn)
+        return done
+
+    @contextlib.contextmanager
+    def kept_whole(self) -> Iterator[None]:
+        """However it ends, nobody is left with a network whose parameters have no memory."""
+        try:
+            yield
+        except BaseException:
+            if self.shards is not None:
+                self.shards.abandon()
+            raise
+
     def compare(self) -> None:
-        """Refuse to continue if the weights have drifted apart between processes."""
+        """Refuse to continue if the weights have drifted apart between processes; of shards there is one of each."""
         self.run.group.require_same("weights", lambda: digest(self._weights()), "It would no longer be one network.")
 
     def _task(self) -> bytes:
@@ -245,17 +291,29 @@ class _Session:
         return repr((self.mark, shapes)).encode()
 
     def _weights(self) -> list[Tensor]:
+        if self.shards is not None:
+            return list(self.net.buffers())
         return [*self.net.state_dict().values(), *self.averaged.values()]
 
+    def due(self, wish: bool) -> bool:
+        """Whether a checkpoint is to be written now; with shards, all write theirs together, by the lead's clock."""
+        group = self.run.group
+        return wish if self.shards is None else group.agreed_to_save(wish and group.lead)
+
     def save(self, step: int) -> None:
-        if self.run.checkpoint and self.run.group.lead:
-            drawn = self.stream.drawn_on if self.stream is not None else ()
-            state = self.gradients.state()
+        drawn = self.stream.drawn_on if self.stream is not None else ()
+        state = self.gradients.state()
+        if self.shards is not None:
+            if self.folder is not None:
+                checkpoint.save_shards(
+                    self.folder, step, self.mark, self.shards, self.averaged, self.optimiser, state, drawn
+                )
+        elif self.run.checkpoint and self.run.group.lead:
             checkpoint.save(self.run.checkpoint, step, self.mark, self.net, self.averaged, self.optimiser, state, drawn)
 
     def advance(self, step: int) -> None:
         recipe = self.recipe
-        variances = _noise_variances(self.net, self.gradients) if isinstance(self.optimiser, AdamBC) else []
+        variances = self._noise_variances() if isinstance(self.optimiser, AdamBC) else []
         x, y, owners = self._lot(step)
         chance = self._chance(step)
         seed_torch(chance, self.run.device)  # dropout
@@ -293,6 +351,25 @@ class _Session:
         rows, owners = self.data.rows(self.run.group.own(whole), lambda count: self._choice(step, count))
         return whole, rows, owners, self.data.held(rows)
 
+    def _noise_variances(self) -> list[Tensor]:
+        """The noise on a coordinate of every trainable parameter in the next step, in the order of the optimiser.
+
+        Raises:
+            TrainingError: The gradients do not say how large their noise is.
+        """
+        variance = getattr(self.gradients, "noise_variance", None)
+        if variance is None:
+            raise TrainingError(
+                'gradients with noise of a known size for optimiser = "adam-bc"',
+                f"{type(self.gradients).__name__}",
+                "What is noise could not be told from what is not.",
+                'Set optimiser = "adam".',
+            )
+        found = {name: variance(name) for name, p in self.held.items() if p.requires_grad}
+        if self.shards is None:
+            return list(found.values())
+        return [self.shards.pieces[name].cut(value) for name, value in found.items()]
+
     def _chance(self, step: int) -> int:
         """The seed of dropout and augmentation in this step."""
         if self.secret is None:
@@ -313,26 +390,29 @@ class _Session:
     def _average(self, decay: float) -> None:
         with torch.no_grad():
             for name, value in self.averaged.items():
-                value.lerp_(self.net.get_parameter(name), 1 - decay)
+                value.lerp_(self.held[name], 1 - decay)
 
     def ended(self) -> Named:
         """The parameters and buffers that would result if this were the last step."""
-        own = {name: value.detach() for name, value in (*self.net.named_parameters(), *self.net.named_buffers())}
-        return {**own, **self.averaged}
+        buffers = {name: value.detach() for name, value in self.net.named_buffers()}
+        if self.shards is not None:
+            return {**self.shards.copies(self.averaged), **buffers}
+        return {name: value.detach() for name, value in self.net.named_parameters()} | buffers | self.averaged
 
     def finish(self) -> None:
         with torch.no_grad():
             for name, value in self.averaged.items():
-                self.net.get_parameter(name).copy_(value)
+                self.held[name].copy_(value)
+        if self.shards is not None:
+            vars(self.net).pop(USES, None)
+            self.shards.dissolve()
         if self.run.checkpoint and self.run.group.lead:
             checkpoint.remove(self.run.checkpoint)
 
 
-def _join(gradients: Gradients, group: Group) -> None:
-    """Tell the gradient source that its batches are parts of a lot; one that cannot add up parts is refused."""
-    if hasattr(gradients, "group"):
-        gradients.group = group
-    elif group.world > 1:
+def _require_parts(gradients: Gradients, group: Group) -> None:
+    """Refuse a gradient source to which nobody can say that its batches are parts of a lot."""
+    if group.world > 1 and not hasattr(gradients, "join"):
         raise TrainingError(
             "gradients that can be added up over several processes",
             f"{type(gradients).__name__}, which cannot",
@@ -349,25 +429,8 @@ def mix(seed: int, step: int) -> int:
     return (value ^ (value >> 31)) >> 1
 
 
-def _noise_variances(net: nn.Module, gradients: Gradients) -> list[Tensor]:
-    """The noise on a coordinate of every trainable parameter in the next step, in the order of the optimiser.
-
-    Raises:
-        TrainingError: The gradients do not say how large their noise is.
-    """
-    variance = getattr(gradients, "noise_variance", None)
-    if variance is None:
-        raise TrainingError(
-            'gradients with noise of a known size for optimiser = "adam-bc"',
-            f"{type(gradients).__name__}",
-            "What is noise could not be told from what is not.",
-            'Set optimiser = "adam".',
-        )
-    return [variance(name) for name, p in net.named_parameters() if p.requires_grad]
-
-
-def _optimiser(net: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    trainable = [p for p in net.parameters() if p.requires_grad]
+def _optimiser(held: Iterable[Tensor], recipe: Recipe) -> torch.optim.Optimizer:
+    trainable = cast(list[nn.Parameter], [p for p in held if p.requires_grad])
     if recipe.optimiser == "adam-bc":
         return AdamBC(trainable, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     if recipe.optimiser == "adam":

@@ -15,11 +15,14 @@ from torch import Tensor, nn
 
 from airlock.errors import TrainingError
 from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Stream
-from airlock.mechanisms.clipping import SMALLEST
+from airlock.mechanisms.clipping import BALANCE, SMALLEST
 from airlock.training.class_weights import ClassWeights
 from airlock.training.distributed import ALONE, Group
+from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample import clipped_sum
+from airlock.training.per_sample.sharded import sharded_sum
+from airlock.training.sharding import ShardedParameters
 
 
 class PrivateGradients:
@@ -36,6 +39,10 @@ class PrivateGradients:
 
     With `class_weights` a record's clipped gradient enters the sum times a number in (0, 1] that follows from its own
     label, so its norm stays at most `clip.norm` and the event is the same (`class_weights` has the proof).
+
+    With the parameters in shards over several processes, each adds the noise on its own rows. All noise of a step comes
+    from one secret stream that they share, and the number for a coordinate follows from the step, the parameter and the
+    place in it (`Normals`): so every coordinate gets noise once, of its own, the same however many processes there are.
 
     The random treatment of a record (dropout, augmentation) must be drawn from a generator that stays secret, or in a
     way that does not change for the others when a record is added.
@@ -83,6 +90,7 @@ class PrivateGradients:
         self.noise_multiplier = noise_multiplier
         self.noise = GaussianNoise(clip.norm, moving.gradient_noise(noise_multiplier) if moving else noise_multiplier)
         self.group: Group = ALONE  # set by the loop: the processes whose batches are parts of one lot
+        self.shards: ShardedParameters | None = None
         self.dropped = 0
 
     @property
@@ -141,18 +149,53 @@ class PrivateGradients:
             raise RuntimeError("lots of people need gradients of people")
         rows = None if self.expected_rows is None else self.expected_rows / self.group.world
         weights = None if self.class_weights is None else self.class_weights.of(y)
-        total, dropped = clipped_sum(
-            net, x, y, self.clip, self.expected_lot / self.group.world, self.sampled, owners, self.records_per_person,
-            rows, weights, self.loss,
-        )  # fmt: skip
+        lot = self.expected_lot / self.group.world
+        figures = (self.clip, lot, self.sampled, owners, self.records_per_person, rows, weights, self.loss)
+        if self.shards is not None:
+            total, dropped = sharded_sum(self.shards, net, x, y, *figures)
+            share = self._put_pieces(total, dropped, step)
+        else:
+            total, dropped = clipped_sum(net, x, y, *figures, self.group.world)
+            share = self._put_whole(net, total, dropped, step)
+        if self.moving:
+            self._bound(self.moving.following(self.clip.norm, self.start, share))
+
+    def _put_whole(self, net: nn.Module, total: Named, dropped: int, step: int) -> float:
+        """The noisy mean into the network; returns the noisy share of records within the bound, if it moves."""
         scaled = torch.cat([_divided(g, self.clip.scale_of(name)).flatten() for name, g in total.items()])
         noisy, dropped = self.group.once(scaled, dropped, lambda whole: self._noisy(whole, step))
         self.dropped += dropped
-        if self.moving:
-            noisy, share = noisy[:-1], float(noisy[-1])
-        put_gradient(net, noisy, self.clip)
-        if self.moving:
-            self._bound(self.moving.following(self.clip.norm, self.start, share))
+        put_gradient(net, noisy[:-1] if self.moving else noisy, self.clip)
+        return float(noisy[-1]) if self.moving else 0.0
+
+    def _put_pieces(self, total: Named, dropped: int, step: int) -> float:
+        """The same where every process has its rows of the sum: each adds the noise that belongs to these.
+
+        What all share is the count, and whatever else `Group.once` makes sure of, before a number of noise is drawn.
+        """
+        assert self.shards is not None
+        pieces = {name: piece for name, piece in self.shards.pieces.items() if piece.local.requires_grad}
+        count = [total[BALANCE].reshape(1)] if self.moving else []
+        balance = torch.cat([*count, next(iter(total.values())).new_empty(0)])
+        shares, dropped = self.group.once(balance, dropped, lambda whole: self._noisy_share(whole, step))
+        self.dropped += dropped
+        normals = self._stream.child("noise", step).normals(sum(piece.shape.numel() for piece in pieces.values()))
+        first = 0
+        for name, piece in pieces.items():
+            scale = self.clip.scale_of(name)
+            own = None if scale is None else piece.cut(scale)
+            noisy = self.noise.add_to_piece(
+                _divided(total[name], own).flatten(), self.expected_lot, normals, first + piece.offset
+            ).view_as(piece.local)
+            piece.local.grad = (noisy if own is None else noisy * own).to(piece.local.dtype)
+            first += piece.shape.numel()
+        return float(shares[0]) if self.moving else 0.0
+
+    def join(self, group: Group, shards: ShardedParameters | None) -> None:
+        """From now on, batches are parts of a lot; with shards, each process draws the noise on its own rows."""
+        self.group, self.shards = group, shards
+        if shards is not None:
+            self._stream = group.share(self._stream)
 
     def _noisy(self, total: Tensor, step: int) -> Tensor:
         """The noisy mean; if the bound moves, the count in the last entry becomes a noisy fraction of the lot."""
@@ -160,8 +203,14 @@ class PrivateGradients:
         noisy = self.noise.add_and_divide(total[:whole], lot, self._stream.child("noise", step))
         if not self.moving:
             return noisy
-        share = self.moving.share(float(total[whole]), lot, self._stream.child("count", step))
-        return torch.cat([noisy, noisy.new_tensor([share])])
+        return torch.cat([noisy, self._noisy_share(total[whole:], step).to(noisy)])
+
+    def _noisy_share(self, balance: Tensor, step: int) -> Tensor:
+        """The noisy share of records within the bound, if it moves."""
+        if not self.moving:
+            return balance
+        share = self.moving.share(float(balance), self.expected_lot, self._stream.child("count", step))
+        return balance.new_tensor([share])
 
     def _bound(self, norm: float) -> None:
         """Clip and noise move together."""

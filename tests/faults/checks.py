@@ -15,14 +15,14 @@ from airlock.accounting.epsilon import OTHERS
 from airlock.mechanisms import Clip, Stream
 from airlock.plugins import Plugin
 from airlock.training import PrivateGradients
-from airlock.training.distributed import Group
+from airlock.training.distributed import ALONE, Group
 from airlock.training.per_sample import use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.engine import Lot, use_for
 from tests.faults.fault import Plant
 from tests.methods import test_missing_records as missing
 from tests.methods.features.test_noised import channel, protected
-from tests.training import test_distributed
+from tests.training import test_distributed, test_sharding
 from tests.training.per_sample.odd_nets import vectors
 from tests.training.per_sample.test_leave_one_out import CLIP, LOT, moved
 
@@ -128,6 +128,24 @@ def _planted(group: Group, plant: Plant | None, task: Callable[[Group], Tensor])
         if plant is not None:
             plant(patch)
         return task(group)
+
+
+def two_processes_with_shards_train_the_network_of_one() -> None:
+    """And every coordinate has noise of its own: first on empty lots, then on lots of records."""
+    both = test_distributed.Pair(sharded=True)
+    try:
+        noise, _ = both(_planted, in_every_process, test_distributed.pure_noise)
+        trained = both(_planted, in_every_process, test_sharding.train)
+    finally:
+        both.close()
+    assert isinstance(noise, torch.Tensor), noise
+    assert len(torch.unique(noise)) > 0.99 * len(noise), "shards share their noise"
+    size = float(noise.var()) / (test_distributed.CLIP * test_distributed.NOISE) ** 2
+    assert size == pytest.approx(1.0, abs=0.03), f"{size:.3g} times the variance that is accounted for"
+    alone = test_sharding.train(ALONE)
+    for found in trained:
+        assert isinstance(found, torch.Tensor), found
+        assert torch.allclose(found, alone, atol=1e-4), "other weights than those of one process"
 
 
 def two_processes_add_the_noise_once() -> None:

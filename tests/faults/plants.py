@@ -92,6 +92,7 @@ from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.graphs import _Graph
 from airlock.training.per_sample.people import FixedPeople, People
 from airlock.training.per_sample.sealed import Sealed
+from airlock.training.sharding import Piece, ShardedParameters
 from tests.faults.fault import Patch, Plant
 
 epsilon_module: Any = importlib.import_module("airlock.accounting.epsilon")
@@ -139,10 +140,10 @@ def grid_noise_over(divisor: int) -> Plant:
 def noise_off_the_grid(patch: Patch) -> None:
     """Floating point, whose low bits tell where the value lay."""
 
-    def plain(self: GaussianNoise, room: Tensor, value: Tensor, unit: float, stream: Stream, shape: Any) -> None:
-        for start, noise in stream.normal_blocks(value.numel(), self.scale(value.numel())):
+    def plain(self: GaussianNoise, room: Tensor, value: Tensor, unit: float, blocks: Any, shape: Any) -> None:
+        for start, noise in blocks:
             where = slice(start, start + len(noise))
-            room[where] = (noise.float() + value[where].float()) * (unit / self.grid)
+            room[where] = (noise.float() * self.grid + value[where].float()) * (unit / self.grid)
 
     patch.setattr(GaussianNoise, "_fill", plain)
 
@@ -600,6 +601,40 @@ def no_process_adds_the_noise(patch: Patch) -> None:
         return once(self, values, dropped, mechanism if self.world == 1 else lambda whole: whole)
 
     patch.setattr(Group, "once", forgotten)
+
+
+def shards_get_the_mean(patch: Patch) -> None:
+    """What FSDP does with gradients."""
+    reduce = ShardedParameters.reduce
+
+    def mean(self: ShardedParameters, name: str, value: Tensor) -> Tensor:
+        return reduce(self, name, value) / self.group.world
+
+    patch.setattr(ShardedParameters, "reduce", mean)
+
+
+def each_process_adds_noise_to_all_rows(patch: Patch) -> None:
+    """Before the rows go to their owners, who add theirs."""
+    reduce = ShardedParameters.reduce
+
+    def noisy(self: ShardedParameters, name: str, value: Tensor) -> Tensor:
+        return reduce(self, name, value + torch.randn_like(value))
+
+    patch.setattr(ShardedParameters, "reduce", noisy)
+
+
+def shards_share_their_noise(patch: Patch) -> None:
+    """A shard's noise begins where that of its parameter does."""
+    patch.setattr(Piece, "offset", property(lambda self: 0))
+
+
+def every_process_has_streams_of_its_own(patch: Patch) -> None:
+    """And so draws its own lots."""
+    patch.setattr(Group, "share", lambda self, stream: stream)
+
+
+def a_record_counts_in_every_process(patch: Patch) -> None:
+    patch.setattr(Group, "part", lambda self, lot: lot)
 
 
 # Accounting

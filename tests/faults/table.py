@@ -39,7 +39,7 @@ from tests.faults.catchers import (
     with_folder,
     with_graphs,
 )
-from tests.faults.fault import Catcher, Fault, Patch
+from tests.faults.fault import Catcher, Fault, Plant
 from tests.ledger import checks as ledger_checks
 from tests.ledger import test_register
 from tests.mechanisms import test_aggregate, test_counts, test_discrete, test_exponential, test_local, test_randomness
@@ -92,8 +92,12 @@ def _forged(case: str) -> Catcher:
     return of_a_bundle(forgery, case, changes=changes, says=says)
 
 
-def _in_processes(patch: Patch) -> None:
-    patch.setattr(checks, "in_every_process", plants.no_process_adds_the_noise)
+def _in_processes(plant: Plant) -> Plant:
+    """Planted into the processes of a group."""
+    return lambda patch: patch.setattr(checks, "in_every_process", plant)
+
+
+IN_SHARDS = called(checks.two_processes_with_shards_train_the_network_of_one, long=True)
 
 
 def _long(name: str, where: str, plant: object, caught_by: Catcher) -> Fault:
@@ -124,7 +128,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the exponential mechanism takes half the spread", "ExponentialMechanism", plants.half_the_spread, called(test_exponential.test_every_loss_of_a_pair_lies_in_one_interval_of_length_epsilon)),
     _long("no noise on the count of an adaptive clip norm", "QuantileBound", plants.no_noise_on_the_count, called(test_adaptive_clip.test_the_count_gets_noise_of_the_accounted_scale, 5, long=True)),
     Fault("labels stay as with twice the epsilon", "RandomisedResponse", plants.labels_stay_twice_as_surely, called(test_local.test_a_label_stays_as_often_as_stated_and_moves_anywhere_else_alike)),
-    _long("two processes, and none adds the noise", "Group", _in_processes, called(checks.two_processes_add_the_noise_once, long=True)),
+    _long("two processes, and none adds the noise", "Group", _in_processes(plants.no_process_adds_the_noise), called(checks.two_processes_add_the_noise_once, long=True)),
+    _long("each process adds noise to all rows of a parameter, not to its own", "ShardedParameters", _in_processes(plants.each_process_adds_noise_to_all_rows), IN_SHARDS),
+    _long("two shards of a parameter get the same noise", "Piece", _in_processes(plants.shards_share_their_noise), IN_SHARDS),
     # Secrecy
     Fault("the secret key follows from the public seed, marked secure", "Randomness", plants.the_key_follows_from_the_public_seed, called(SYSTEM, "weights/gaussian")),
     Fault("the same, for answers", "Randomness", plants.the_key_follows_from_the_public_seed, called(SYSTEM, "answers/head")),
@@ -167,6 +173,9 @@ FAULTS: tuple[Fault, ...] = (
     _long("twice the accounted sampling rate", "Poisson", plants.twice_the_sampling_rate, GAUSSIAN),
     Fault("lots of fixed size, accounted as Poisson", "Poisson", plants.lots_of_fixed_size, called(test_sampling.test_poisson_draws_each_record_with_the_same_probability)),
     Fault("one step more than accounted", "loop", plants.one_step_more, called(checks.as_many_noisy_steps_as_accounted)),
+    _long("shards get the mean over processes, not the sum", "ShardedParameters", _in_processes(plants.shards_get_the_mean), IN_SHARDS),
+    _long("each process draws its own lots", "Group", _in_processes(plants.every_process_has_streams_of_its_own), IN_SHARDS),
+    _long("a record of a lot counts in every process", "Group", _in_processes(plants.a_record_counts_in_every_process), IN_SHARDS),
     # Accounting
     _made_up("epsilon read at 100 delta", "compute_epsilon", plants.epsilon_at_a_hundred_times_delta, called(test_epsilon.test_one_gaussian_meets_the_exact_curve)),
     _made_up("a foreign accountant has the last word", "compute_epsilon", plants.a_foreign_accountant_has_the_last_word, called(checks.a_foreign_accountant_lowers_no_epsilon)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import dp_accounting as dpa
@@ -130,3 +131,17 @@ def test_low_order_bits_say_nothing_about_the_value() -> None:
     a = mechanism.add(np.full(1000, 0.1), Stream.from_seed(9))
     b = mechanism.add(np.full(1000, 0.1 + mechanism.grid * 1e-3), Stream.from_seed(9))
     assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("ends", [(0, 5000), (0, 1, 1, 2499, 2500, 5000), (0, 1200, 5000)])
+def test_pieces_get_the_noise_of_the_whole(ends: tuple[int, ...]) -> None:
+    """Of its scale too, which includes the rounding of all coordinates."""
+    mechanism = GaussianNoise(0.7, 1.3)
+    value = torch.from_numpy(np.random.default_rng(0).normal(size=5000))
+    wanted = mechanism.add_and_divide(value, 3.0, Stream.from_seed(2))
+    normals = Stream.from_seed(2).normals(len(value))
+    pieces = [
+        mechanism.add_to_piece(value[start:stop], 3.0, normals, start) for start, stop in itertools.pairwise(ends)
+    ]
+    assert torch.allclose(torch.cat(pieces), wanted, rtol=0, atol=1e-7)
+    assert has_scale((3.0 * torch.cat(pieces) - value).numpy(), 0.7 * 1.3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import numpy as np
 import pytest
@@ -105,3 +106,44 @@ def test_normal_is_standard_normal_with_independent_pairs() -> None:
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.01
         assert abs(np.corrcoef(a**2, b**2)[0, 1]) < 0.01
     assert (np.abs(values) > 4).mean() == pytest.approx(2 * stats.norm.sf(4), abs=8e-5)
+
+
+def test_a_stream_that_is_shared_begins_no_noise_anew() -> None:
+    lead, other = Stream.from_seed(1), Stream.from_seed(2)
+    lead.child("noise", 0).normal(3)
+    key = lead.take_key()
+    here, there = lead.shared(key), other.shared(key)
+    with pytest.raises(RuntimeError, match="twice"):
+        here.child("noise", 0)
+    assert np.array_equal(here.child("noise", 1).normal(3), there.child("noise", 1).normal(3))
+    assert np.array_equal(there.shared(key).child("noise", 2).normal(3), here.child("noise", 2).normal(3))
+    assert lead.drawn_on == other.drawn_on == ("cpu",)
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 1000, 300_001])
+@pytest.mark.parametrize("ranges", [1, 2, 3, 7])
+def test_numbers_drawn_range_by_range_are_those_drawn_at_once(count: int, ranges: int) -> None:
+    """In any order, and across the blocks of the cipher."""
+    wanted, got = Stream.from_seed(1).normal(count), np.full(count, np.nan)
+    normals = Stream.from_seed(1).normals(count)
+    ends = np.linspace(0, count, ranges + 1).astype(int)
+    for start, stop in reversed(list(itertools.pairwise(ends))):
+        for place, block in normals.blocks(int(start), int(stop)):
+            got[place : place + len(block)] = block.numpy()
+    assert np.allclose(got, wanted, rtol=0, atol=1e-12)  # a logarithm may be rounded differently elsewhere in an array
+
+
+def test_no_number_is_drawn_twice() -> None:
+    stream = Stream.from_seed(1)
+    normals = stream.normals(100)
+    list(normals.blocks(10, 20))
+    list(normals.blocks(20, 30))
+    for start, stop in [(10, 11), (0, 100), (15, 25), (29, 40), (0, 11)]:
+        with pytest.raises(RuntimeError, match="twice"):
+            list(normals.blocks(start, stop))
+    for start, stop in [(-1, 5), (90, 101), (50, 40)]:
+        with pytest.raises(RuntimeError, match="among 100 numbers"):
+            list(normals.blocks(start, stop))
+    with pytest.raises(RuntimeError, match="twice"):
+        stream.normal(100)
+    assert stream.drawn_on == ("cpu",)

@@ -10,7 +10,7 @@ import torch
 
 from airlock.training import devices
 from airlock.training.ensembles.chunks import budget
-from airlock.training.per_sample.engine import Lot, _size
+from airlock.training.per_sample.engine import Lot, chunk_size
 
 GPU, GIB = torch.device("cuda"), 1 << 30
 
@@ -28,18 +28,18 @@ def gpu_of_64_gib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_share_of_a_gpu_makes_smaller_chunks() -> None:
     assert budget(GPU) == 16 * GIB
-    assert _size(1 << 20, 1, lot(1 << 20, False), GPU) == 2048  # what a million records may have at a time: `sums`
-    assert _size(1 << 20, 1, lot(1 << 16, False), GPU) == 8192  # 8 GiB
+    assert chunk_size(1 << 20, 1, lot(1 << 20, False), GPU) == 2048  # what a million records may have at a time: `sums`
+    assert chunk_size(1 << 20, 1, lot(1 << 16, False), GPU) == 8192  # 8 GiB
     devices.share_gpu(4)
     assert budget(GPU) == 4 * GIB
-    assert _size(1 << 20, 1, lot(1 << 16, False), GPU) == 2048
-    assert _size(1 << 40, 1, lot(10, False), GPU) == 1  # one record at least
+    assert chunk_size(1 << 20, 1, lot(1 << 16, False), GPU) == 2048
+    assert chunk_size(1 << 40, 1, lot(10, False), GPU) == 1  # one record at least
 
 
 def test_a_cpu_is_not_shared_so() -> None:
-    before = budget(torch.device("cpu")), _size(1 << 16, 1, lot(4096, True), torch.device("cpu"))
+    before = budget(torch.device("cpu")), chunk_size(1 << 16, 1, lot(4096, True), torch.device("cpu"))
     devices.share_gpu(4)
-    assert (budget(torch.device("cpu")), _size(1 << 16, 1, lot(4096, True), torch.device("cpu"))) == before
+    assert (budget(torch.device("cpu")), chunk_size(1 << 16, 1, lot(4096, True), torch.device("cpu"))) == before
 
 
 def test_giving_back_without_a_gpu_does_nothing() -> None:

@@ -45,25 +45,25 @@ PATIENCE = LONG  # only a test that has failed waits so long
 Launched = Callable[[list[str]], tuple[int, str, str]]
 
 
-def take_place(rank: int, port: int) -> None:
+def take_place(rank: int, port: int, world: int) -> None:
     """Say who this process is, as torchrun does."""
-    place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    place = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     torch.set_num_threads(1)
 
 
-def run_command(rank: int, port: int, link: Any) -> None:
+def run_command(rank: int, port: int, link: Any, world: int, sharded: bool) -> None:
     """One process of a command: takes it, runs it, and gives its exit code and what it wrote."""
-    take_place(rank, port)
+    take_place(rank, port, world)
     command, environment = link.recv()
     done = CliRunner().invoke(app, command, env=environment)
     link.send((done.exit_code, done.stdout, done.stderr + repr(done.exception or "")))
 
 
-def serve(rank: int, port: int, link: Any) -> None:
+def serve(rank: int, port: int, link: Any, world: int, sharded: bool) -> None:
     """One process: joins, then runs what it is sent."""
-    take_place(rank, port)
-    with joined("cpu", datetime.timedelta(seconds=PATIENCE)) as group:
+    take_place(rank, port, world)
+    with joined("cpu", datetime.timedelta(seconds=PATIENCE), sharded) as group:
         while (message := link.recv()) is not None:
             try:
                 link.send(message[0](group, *message[1:]))
@@ -82,16 +82,19 @@ def free_port() -> int:
 
 
 class Pair:
-    """Two processes; a call runs a function in both and gives both results, or what was refused."""
+    """Two processes or more; a call runs a function in all and gives all results, or what was refused."""
 
-    def __init__(self, target: Callable[[int, int, Any], None] = serve) -> None:
+    def __init__(
+        self, target: Callable[[int, int, Any, int, bool], None] = serve, world: int = 2, sharded: bool = False
+    ) -> None:
+        self.world = world
         port = free_port()
         context = mp.get_context("forkserver")  # torch and Airlock are imported once, not by every process
         context.set_forkserver_preload(["tests.training.test_distributed", "torch._dynamo"])
         self.processes, self.links, self.broken = [], [], False
-        for rank in range(2):
+        for rank in range(world):
             here, there = context.Pipe()
-            process = context.Process(target=target, args=(rank, port, there), daemon=True)
+            process = context.Process(target=target, args=(rank, port, there, world, sharded), daemon=True)
             process.start()
             there.close()
             self.processes.append(process)
@@ -100,7 +103,7 @@ class Pair:
     def __call__(self, task: Any, *arguments: Any) -> list[Any]:
         for link in self.links:
             link.send((task, *arguments))
-        return [self.result(rank) for rank in range(2)]
+        return [self.result(rank) for rank in range(self.world)]
 
     def result(self, rank: int) -> Any:
         assert self.links[rank].poll(PATIENCE), f"process {rank} hangs"

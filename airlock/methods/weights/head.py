@@ -357,6 +357,7 @@ class Head(Channel[HeadFigures]):
             data.trained, data, sampler, gradients, figures.recipe, randomness.seed, run,
             secret=randomness.privacy.child("records"),
         )  # fmt: skip
+        data.trained.to(run.device)  # to the front end's; out of shards it comes back on the CPU
         return self._whole(spent, repeat(sampler.event(gradients.noise.event), steps))
 
     def _first(self, data: Features, figures: HeadFigures, stream: Stream, run: Run) -> list[dpa.DpEvent]:

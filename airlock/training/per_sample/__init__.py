@@ -3,6 +3,7 @@
 The ways to compute it differ only in speed: each is shown to be correct for a network before any record is seen.
 
     engine          the sum over a lot, in chunks of one size; chooses and caches the implementation
+    sharded         the sum over a lot where parameters are in shards
     self_check      which implementation to trust with a network: shown and tested on made-up records
     record_axis     tracks the records through every operator of a pass
     operator_rules  what every operator does to the records' axis

@@ -14,6 +14,10 @@ gradient is tested by `self_check`, against ordinary backward passes over single
 A pass is tracked (`RecordAxis`) the first time, and every time unless the network is known to be steady, that is, to
 perform the same operations on every batch of one size and mode. A pass that is not tracked must call the same layers in
 the same order.
+
+Where parameters are in shards (`training.sharding`), a layer's parameters are there only while it computes. Its sum is
+reduced as soon as it is final, and the result holds this process' rows. A sum needs the norms of whole gradients first,
+but no second pass: both follow from the layers' inputs and output gradients, which are kept anyway.
 """
 
 from __future__ import annotations
@@ -34,10 +38,8 @@ from airlock.training.per_sample.layers import AnyRule, LayerCall, Rule, apart, 
 from airlock.training.per_sample.operator_rules import CONSTANT, PLACES, Axis, Unshown
 from airlock.training.per_sample.people import People
 from airlock.training.per_sample.record_axis import RecordAxis, storage_of
-from airlock.training.per_sample.sums import settle
-
-# Layers that use their children's parameters without calling the children.
-_WHOLE = (nn.MultiheadAttention,)
+from airlock.training.per_sample.sums import settle, weighted_sum
+from airlock.training.sharding import WHOLE_LAYERS, Plans, ShardedParameters, watched
 
 
 @dataclass
@@ -74,12 +76,20 @@ class BookKeeper:
         constants: Tensors other than parameters and buffers that the network holds and no record has touched.
         steady: Whether it is enough to track one pass of each kind.
         loss: Of one record.
+        shards: The network's parameters, if they are in shards.
     """
 
     def __init__(
-        self, net: nn.Module, constants: Sequence[Tensor] = (), steady: bool = False, loss: Loss = CROSS_ENTROPY
+        self,
+        net: nn.Module,
+        constants: Sequence[Tensor] = (),
+        steady: bool = False,
+        loss: Loss = CROSS_ENTROPY,
+        shards: ShardedParameters | None = None,
     ) -> None:
         self.net, self.constants, self.steady, self.loss = net, tuple(constants), steady, loss
+        self.shards = shards
+        self._plans: Plans = {}
         self.names = {id(p): name for name, p in net.named_parameters() if p.requires_grad}
         self.rules: dict[nn.Module, Rule] = dict(_rules(net))
         self._owners = {
@@ -117,13 +127,14 @@ class BookKeeper:
             norm: The clip's norm as a tensor, for a CUDA graph.
             people: Who owns the records; all of a person's records have one mask, and are usable or not together.
         """
-        calls = self._run(x, y, people)
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            rows = self._added(calls, self._shared(calls), people)
-            squares, kept = self._squares(calls, rows, clip)
-            self._note_size(calls, [rows, *kept.values()], len(y))
-            factors, finite, balance = settle(squares, mask, clip, norm, people)
-            total = self._sum(calls, rows, kept, factors, clip.scale is not None, people)
+        with self._together("sum"):
+            calls = self._run(x, y, people)
+            with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+                rows = self._added(calls, self._shared(calls), people)
+                squares, kept = self._squares(calls, rows, clip)
+                self._note_size(calls, [rows, *kept.values()], len(y))
+                factors, finite, balance = settle(squares, mask, clip, norm, people)
+                total = self._sum(calls, rows, kept, factors, clip.scale is not None, people)
         return total | balance, finite
 
     def squares(self, x: Tensor, y: Tensor, exact: bool = True, people: People | None = None) -> Named:
@@ -131,18 +142,33 @@ class BookKeeper:
 
         With `people`, that of the sum over a person's records, at the first of them.
         """
-        calls = self._run(x, y, people)
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            rows = self._added(calls, self._shared(calls), people)
-            found, kept = self._squares(calls, rows, Clip(1.0), exact)
-            self._note_size(calls, [rows, *kept.values()], len(y))
+        with self._together("squares"):
+            calls = self._run(x, y, people)
+            with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+                rows = self._added(calls, self._shared(calls), people)
+                found, kept = self._squares(calls, rows, Clip(1.0), exact)
+                self._note_size(calls, [rows, *kept.values()], len(y))
         zeros = torch.zeros(len(y), dtype=torch.float64, device=x.device)
         return {name: found.get(name, zeros) for name in self.names.values()}
 
     def traces(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """Everything that the rules use from a pass, record by record, as raw bits: for comparing two passes."""
-        calls = self._run(x, y)
+        with self._together("traces"):
+            calls = self._run(x, y)
         return [part.flatten(1) for _, call in calls for part in (call.a, call.back)]
+
+    def _together(self, kind: str) -> contextlib.AbstractContextManager[None]:
+        """A pass that all processes make together, if parameters are in shards."""
+        return contextlib.nullcontext() if self.shards is None else self.shards.passing(kind, self._plans)
+
+    def _at_hand(self, layer: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """The numbers in a layer's parameters can be read; only `AnyRule` does."""
+        apart = self.shards is not None and isinstance(self.rules[layer], AnyRule)
+        return self.shards.gathered(layer) if self.shards is not None and apart else contextlib.nullcontext()
+
+    def _final(self, name: str, value: Tensor) -> Tensor:
+        """A sum over this process' records as it is returned."""
+        return value if self.shards is None else self.shards.reduce(name, value)
 
     def _run(self, x: Tensor, y: Tensor, people: People | None = None) -> list[tuple[nn.Module, LayerCall]]:
         """One forward pass with the layers' inputs kept, one backward pass to their outputs."""
@@ -167,7 +193,7 @@ class BookKeeper:
         watch.note(x, Axis(0, copies))
         watch.note(labels, Axis(0, copies))
         watch.note(share, CONSTANT)
-        with watch:
+        with watch, contextlib.nullcontext() if self.shards is None else watched():
             kept, losses, backs = self._pass(x, labels, share, watch)
         if watch.axis(losses, "a loss") != Axis(0, copies):
             raise Unshown("losses that do not belong to one record each")
@@ -298,7 +324,8 @@ class BookKeeper:
             names = [name for name in rule.names if self._full(layer, name) in shared]
             if not names:
                 continue
-            found = rule.rows(call)
+            with self._at_hand(layer):
+                found = rule.rows(call)
             for name in names:
                 full, own = self._full(layer, name), torch.stack([rule.restore(name, g) for g in found[name]])
                 rows[full] = rows[full] + own if full in rows else own
@@ -318,7 +345,8 @@ class BookKeeper:
             scales = None if clip.scale is None else {name: clip.scale_of(whole) for name, whole in full.items()}
             found = rule.squares(call, scales, exact)
             if found is None:
-                rows = _by_person(rule.rows(call), call)
+                with self._at_hand(layer):
+                    rows = _by_person(rule.rows(call), call)
                 found = {name: clip.squares(full[name], g) for name, g in rows.items()}
                 kept[place] = (
                     rows if call.people is None else {name: call.people.one_each(g) for name, g in rows.items()}
@@ -340,18 +368,20 @@ class BookKeeper:
         scaled: bool,
         people: People | None = None,
     ) -> Named:
-        """The sum by parameter; zero for one that was not used."""
+        """The sum by parameter, zero for one that was not used; each is final before the next one begins."""
         of_rows = factors if people is None else {name: people.one_each(factor) for name, factor in factors.items()}
         one_each = shared if people is None else {name: people.one_each(g) for name, g in shared.items()}
-        total = weighted_rows(one_each, of_rows)
+        total = {name: self._final(name, weighted_sum(of_rows[name], g)) for name, g in one_each.items()}
         for place, (layer, call) in enumerate(calls):
             full = {name: self._full(layer, name) for name in self.rules[layer].names}
             if all(name in shared for name in full.values()):
                 continue
             own = {name: (of_rows if place in kept else factors)[whole] for name, whole in full.items()}
             found = self._weighted(self.rules[layer], call, kept.get(place), own, scaled)
-            total |= {full[name]: g for name, g in found.items() if full[name] not in shared}
-        return {name: total[name] if name in total else self._zero(name) for name in self.names.values()}
+            total |= {full[name]: self._final(full[name], g) for name, g in found.items() if full[name] not in shared}
+        return {
+            name: total[name] if name in total else self._final(name, self._zero(name)) for name in self.names.values()
+        }
 
     def _zero(self, name: str) -> Tensor:
         return torch.zeros_like(self.net.get_parameter(name), dtype=torch.float64)
@@ -372,7 +402,7 @@ def _rules(net: nn.Module) -> Iterator[tuple[nn.Module, Rule]]:
     for layer in net.modules():
         if layer in covered:
             continue
-        whole = isinstance(layer, _WHOLE)
+        whole = isinstance(layer, WHOLE_LAYERS)
         own = tuple(name for name, p in layer.named_parameters(recurse=whole) if p.requires_grad)
         covered |= set(layer.modules()) if whole else set()
         if own:

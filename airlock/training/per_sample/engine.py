@@ -25,7 +25,10 @@ moves the sum by at most `clip.norm`, and BALANCE by 1/2. Her gradient is the me
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -62,18 +65,23 @@ class Use:
 
     def __init__(self, net: nn.Module, like: Tensor, copies: int, lot: Lot, loss: Loss = CROSS_ENTROPY) -> None:
         self.net, self.copies, self.lot, self.loss = net, copies, lot, loss
-        self.sealed = Sealed(net)
         self.graphs: Graphs | None = None
         self._masked: tuple[int, Tensor] | None = None
         with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
-            self.size = _size(*self_check.measure(net, like, copies, lot.most, loss), lot, like.device)
-            self.filling = self_check.made_up(net, like, self.size, copies, 3)
-            self.engine, self.reason, self.care = self_check.choose(net, like, copies, self.size, lot.most, loss)
-            self.sealed.restore()
-            if isinstance(self.engine, OneByOne):
-                self._settle_for_slow(self.reason)
-            elif isinstance(self.engine, BookKeeper) and like.is_cuda:
-                self.graphs = Graphs(self.engine)
+            self._prepare(like)
+
+    def _prepare(self, like: Tensor) -> None:
+        """Choose the size of a chunk and an engine, on made-up records."""
+        net, copies, most, loss = self.net, self.copies, self.lot.most, self.loss
+        self.sealed = Sealed(net)
+        self.size = chunk_size(*self_check.measure(net, like, copies, most, loss), self.lot, like.device)
+        self.filling = self_check.made_up(net, like, self.size, copies, 3)
+        self.engine, self.reason, self.care = self_check.choose(net, like, copies, self.size, most, loss)
+        self.sealed.restore()
+        if isinstance(self.engine, OneByOne):
+            self._settle_for_slow(self.reason)
+        elif isinstance(self.engine, BookKeeper) and like.is_cuda:
+            self.graphs = Graphs(self.engine)
 
     def filled(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """A chunk of full size, in one memory format, padded with made-up records."""
@@ -85,19 +93,9 @@ class Use:
         labels[: len(y)] = y
         return whole, labels
 
-    def chunk_sum(
-        self, x: Tensor, y: Tensor, clip: Clip, sizes: Sizes | None = None, weights: Tensor | None = None
-    ) -> tuple[Named, int]:
-        """The clipped sum of one chunk, and how many records (or people) were dropped from it.
-
-        Args:
-            x: At most one chunk of rows.
-            y: Their labels.
-            clip: How gradients are bounded.
-            sizes: How many adjacent rows each person has; None if each row is a record of its own. The largest come
-                first, unless shapes are fixed.
-            weights: By how much each row's record or person counts, in [0, 1]; all rows of a person have the same.
-        """
+    def chunk_sum(self, clip: Clip, chunk: Chunk) -> tuple[Named, int]:
+        """The clipped sum of one chunk, and how many records (or people) were dropped from it."""
+        x, y, sizes, weights = chunk.x, chunk.y, chunk.sizes, chunk.weights
         if isinstance(self.engine, OneByOne):
             people = self._people(sizes, len(y), y.device)
             mask = torch.ones(len(y)) if weights is None else weights
@@ -109,7 +107,7 @@ class Use:
             part, finite = self._sum(rows, labels, mask, clip, people)
         except Unshown as reason:  # it behaves differently than on made-up records
             self._settle_for_slow(str(reason))
-            return self.chunk_sum(x, y, clip, sizes, weights)
+            return self.chunk_sum(clip, chunk)
         except FAILURES:  # one of the records caused it: it is found and left out
             finite = self._works(rows, labels, mask, people)
         if bool(finite.all()):  # checked last: on a GPU this synchronises
@@ -148,21 +146,28 @@ class Use:
 
     def _works(self, x: Tensor, y: Tensor, mask: Tensor, people: People | None = None) -> Tensor:
         """Which records the network accepts individually; at least one of them must fail. People fail as a whole."""
-        single = OneByOne(self.net, self.sealed, self.loss)
         shares = x.reshape(-1, self.copies, *x.shape[1:])
-        works = [not counts or single.gradient(shares[i], y[i]) is not None for i, counts in enumerate(mask.tolist())]
-        if all(works):
+        works = [self._bears(shares[i], y[i], counts > 0) for i, counts in enumerate(mask.tolist())]
+        self._require_a_cause(not all(works))
+        found = torch.tensor(works, device=x.device)
+        if people is None:
+            return found
+        failing = torch.zeros_like(mask).index_add_(0, people.head, (~found).to(mask.dtype))
+        return people.spread(failing == 0)
+
+    def _bears(self, share: Tensor, label: Tensor, counts: bool) -> bool:
+        """Whether the network works on a record; on one that does not count, it need not be tried."""
+        return not counts or OneByOne(self.net, self.sealed, self.loss).gradient(share, label) is not None
+
+    def _require_a_cause(self, found: bool) -> None:
+        """Refuse to go on with a network that fails whatever the records are."""
+        if not found:
             raise TrainingError(
                 "a network that computes gradients of a chunk of records",
                 "an error from it that no single record causes",
                 "Training is impossible this way.",
                 'Set device = "cpu" or a smaller settings.lot_size to find the cause.',
             )
-        found = torch.tensor(works, device=x.device)
-        if people is None:
-            return found
-        failing = torch.zeros_like(mask).index_add_(0, people.head, (~found).to(mask.dtype))
-        return people.spread(failing == 0)
 
     def _without(
         self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, finite: Tensor, people: People | None = None
@@ -217,6 +222,7 @@ def clipped_sum(
     expected_rows: float | None = None,
     weights: Tensor | None = None,
     loss: Loss = CROSS_ENTROPY,
+    processes: int = 1,
 ) -> tuple[Named, int]:
     """The sum of the clipped per-record gradients by parameter name in float64, and how many records were dropped.
 
@@ -237,85 +243,92 @@ def clipped_sum(
         weights: By how much each label's clipped gradient counts, in [0, 1] and by the label alone (`class_weights`); a
             person's counts with the mean of hers.
         loss: Of one record.
+        processes: How many sum parts like this one of a lot, which then has as many times the expected size.
     """
-    if owners is not None:
-        sizes = sizes_of(owners, len(y), records_per_person)
-        most = records_per_person or int(sizes.max(initial=1))
-        if most > 1:
-            if expected_lot is None:
-                lot = Lot(max(1, len(sizes)), max(1, len(y)), most, sampled=False)
-            else:
-                lot = Lot(expected_lot, max(expected_lot, expected_rows or 0.0), most, sampled)
-            return _clipped_sum_of_people(net, x, y, clip, sizes, lot, weights, loss)
+    lot, sizes = lot_of(y, expected_lot, sampled, owners, records_per_person, expected_rows, processes)
     copies = copies_in(x, y)
-    expected = float(max(1, len(y)) if expected_lot is None else expected_lot)
-    varies = sampled and expected_lot is not None
     total, dropped = Total(), 0
-    for where, rows in by_length(net, x) if copies == 1 else [(None, x)]:
-        labels, own = (y, weights) if where is None else (y[where], _at(weights, where))
-        share = 1.0 if where is None else _SHARE * x.shape[1] / rows.shape[1]
-        use = use_for(net, rows, copies, Lot(expected, expected, 1, varies, share), loss)
-        if where is None and len(y) <= use.size:
-            found = use.chunk_sum(x, y, clip, weights=weights)
+    for where, rows in by_length(net, x) if sizes is None and copies == 1 else [(None, x)]:
+        use = use_for(net, rows, copies, share_of(lot, where, x, rows), loss)
+        chunks = chunks_of(use, rows, y, copies, sizes, weights, where)
+        first, following = next(chunks), next(chunks, None)
+        if where is None and following is None:
+            found = use.chunk_sum(clip, first)
             use.close()
             return found
-        for start in range(0, len(labels), use.size):
-            chunk, places = slice(start, start + use.size), slice(start * copies, (start + use.size) * copies)
-            part, lost = use.chunk_sum(rows[places], labels[chunk], clip, weights=_at(own, chunk))
+        for chunk in chain([first], [] if following is None else [following], chunks):
+            part, lost = use.chunk_sum(clip, chunk)
             total.add(part)
             dropped += lost
         use.close()
-    if not len(y):
-        use = use_of(net, x, copies, expected, varies, loss)
-        found = use.chunk_sum(x, y, clip, weights=weights)
+    if not len(y):  # of no length
+        use = use_for(net, x, copies, lot, loss)
+        found = use.chunk_sum(clip, Chunk(x, y))
         use.close()
         return found
     return total.settle(), dropped
 
 
-def _at(weights: Tensor | None, where: Tensor | slice) -> Tensor | None:
-    return None if weights is None else weights[where]
+@dataclass(frozen=True)
+class Chunk:
+    """At most one chunk of rows.
+
+    Args:
+        x: The rows.
+        y: Their labels.
+        sizes: How many adjacent rows each person has; None if each row is a record of its own. The largest come first,
+            unless shapes are fixed.
+        weights: By how much each row's record or person counts, in [0, 1]; all rows of a person have the same.
+    """
+
+    x: Tensor
+    y: Tensor
+    sizes: Sizes | None = None
+    weights: Tensor | None = None
 
 
-def _clipped_sum_of_people(
-    net: nn.Module,
+def chunks_of(
+    use: Use,
     x: Tensor,
     y: Tensor,
-    clip: Clip,
-    sizes: Sizes,
-    lot: Lot,
-    weights: Tensor | None = None,
-    loss: Loss = CROSS_ENTROPY,
-) -> tuple[Named, int]:
-    """The same for people, in chunks of whole people."""
+    copies: int,
+    sizes: Sizes | None,
+    weights: Tensor | None,
+    where: Tensor | None = None,
+) -> Iterator[Chunk]:
+    """Rows in chunks, at least one, of whole people where these are protected.
+
+    Args:
+        use: Says how large a chunk is.
+        x: The rows.
+        y: The labels of the lot.
+        copies: How many rows a label has.
+        sizes: How many labels each person has.
+        weights: By how much each label counts.
+        where: The positions of the rows in the lot, if they are not all of it.
+    """
+    if sizes is None:
+        labels, own = (y, weights) if where is None else (y[where], None if weights is None else weights[where])
+        for start in range(0, max(1, len(labels)), use.size):
+            part, places = slice(start, start + use.size), slice(start * copies, (start + use.size) * copies)
+            yield Chunk(x[places], labels[part], None, None if own is None else own[part])
+        return
     whole = None if weights is None else _mean_of_each(weights, sizes)
-    copies, starts = copies_in(x, y), np.cumsum(sizes) - sizes
-    use = use_for(net, x, copies, lot, loss)
-    if len(y) <= use.size and fixes(lot.most, y.device):  # in any order
-        found = use.chunk_sum(x, y, clip, sizes, whole)
-        use.close()
-        return found
-    shares = x.reshape(len(y), copies, *x.shape[1:])
+    if len(y) <= use.size and fixes(use.lot.most, y.device):  # in any order
+        yield Chunk(x, y, sizes, whole)
+        return
+    starts, shares = np.cumsum(sizes) - sizes, x.reshape(len(y), copies, *x.shape[1:])
+    for chosen in list(pack(sizes, use.size)) or [np.zeros(0, np.int64)]:
+        own_sizes = sizes[chosen]
+        places_of = np.repeat(starts[chosen] - (np.cumsum(own_sizes) - own_sizes), own_sizes)
+        at = torch.from_numpy(places_of + np.arange(int(own_sizes.sum()))).to(y.device)
+        counts = None if whole is None else whole[at]
+        yield Chunk(shares.index_select(0, at).flatten(0, 1), y[at], own_sizes, counts)
 
-    def chunk_sum(chosen: Sizes) -> tuple[Named, int]:
-        own = sizes[chosen]
-        places = np.repeat(starts[chosen] - (np.cumsum(own) - own), own) + np.arange(int(own.sum()))
-        where = torch.from_numpy(places).to(y.device)
-        counts = None if whole is None else whole[where]
-        return use.chunk_sum(shares.index_select(0, where).flatten(0, 1), y[where], clip, own, counts)
 
-    chunks = list(pack(sizes, use.size)) or [np.zeros(0, np.int64)]
-    if len(chunks) == 1:
-        found = chunk_sum(chunks[0])
-        use.close()
-        return found
-    total, dropped = Total(), 0
-    for chosen in chunks:
-        part, lost = chunk_sum(chosen)
-        total.add(part)
-        dropped += lost
-    use.close()
-    return total.settle(), dropped
+def share_of(lot: Lot, where: Tensor | None, x: Tensor, rows: Tensor) -> Lot:
+    """The figures of those rows of a lot that have one length, if there are several."""
+    return lot if where is None else replace(lot, share=_SHARE * x.shape[1] / rows.shape[1])
 
 
 def _mean_of_each(weights: Tensor, sizes: Sizes) -> Tensor:
@@ -336,6 +349,7 @@ class Lot:
         most: The most rows of one person.
         sampled: Whether its size varies, as with Poisson sampling.
         share: How much of it goes into a chunk, at most.
+        processes: Of how many parts of this size the whole lot consists.
     """
 
     expected: float
@@ -343,6 +357,7 @@ class Lot:
     most: int = 1
     sampled: bool = True
     share: float = 1.0
+    processes: int = 1
 
     @property
     def target(self) -> int:
@@ -350,6 +365,28 @@ class Lot:
         each = 1.0 if self.most == 1 else 1.0 + self.rows / self.expected  # E k²/E k, if k were a Poisson number
         whole = self.rows + (_SPREAD * math.sqrt(each * self.rows) if self.sampled else 0.0)
         return max(1, math.ceil(whole * self.share))
+
+
+def lot_of(
+    y: Tensor,
+    expected_lot: float | None,
+    sampled: bool,
+    owners: Tensor | None,
+    records_per_person: int | None,
+    expected_rows: float | None,
+    processes: int,
+) -> tuple[Lot, Sizes | None]:
+    """The public figures of a lot, and how many rows each person in it has; see `clipped_sum`."""
+    if owners is not None:
+        sizes = sizes_of(owners, len(y), records_per_person)
+        most = records_per_person or int(sizes.max(initial=1))
+        if most > 1 and expected_lot is None:
+            return Lot(max(1, len(sizes)), max(1, len(y)), most, sampled=False), sizes
+        if most > 1 and expected_lot is not None:
+            return Lot(expected_lot, max(expected_lot, expected_rows or 0.0), most, sampled, processes), sizes
+    if expected_lot is None:
+        return Lot(max(1, len(y)), max(1, len(y)), sampled=False), None
+    return Lot(expected_lot, expected_lot, 1, sampled, processes), None
 
 
 def use_of(
@@ -361,36 +398,47 @@ def use_of(
 
 def use_for(net: nn.Module, like: Tensor, copies: int, lot: Lot, loss: Loss = CROSS_ENTROPY) -> Use:
     """How this network is used here: chosen on made-up records, and cached."""
-    names = tuple(name for name, p in net.named_parameters() if p.requires_grad)
-    modes = tuple(module.training for module in net.modules())
-    shape = (copies, like.shape[1:], like.dtype, like.device, like.stride()[1:])
-    key = (names, modes, shape, self_check.precision(like.device), *_public(lot), loss.name)
-    uses: Uses = vars(net).setdefault(USES, Uses())
-    if key not in uses:
-        while len(uses) >= _KEPT:
-            uses.pop(next(iter(uses)))
-        uses[key] = Use(net, like, copies, lot, loss)
-    use = uses[key]
-    assert isinstance(use, Use)
+    use = cached(net, key_of(net, like, copies, lot, loss), lambda: Use(net, like, copies, lot, loss))
     if not isinstance(use.engine, BookKeeper):
         use.sealed.accept()
     return use
 
 
+def key_of(net: nn.Module, like: Tensor, copies: int, lot: Lot, loss: Loss) -> tuple[object, ...]:
+    """What tells one use of a network from another."""
+    names = tuple(name for name, p in net.named_parameters() if p.requires_grad)
+    modes = tuple(module.training for module in net.modules())
+    shape = (copies, like.shape[1:], like.dtype, like.device, like.stride()[1:])
+    return names, modes, shape, self_check.precision(like.device), *_public(lot), loss.name
+
+
+Made = TypeVar("Made")
+
+
+def cached(net: nn.Module, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
+    """What was made for this use of a network, or will be now."""
+    uses: Uses = vars(net).setdefault(USES, Uses())
+    if key not in uses:
+        while len(uses) >= _KEPT:
+            uses.pop(next(iter(uses)))
+        uses[key] = make()
+    return cast(Made, uses[key])
+
+
 def _public(lot: Lot) -> tuple[object, ...]:
-    return round(lot.expected), round(lot.rows), lot.most, lot.sampled, lot.share
+    return round(lot.expected), round(lot.rows), lot.most, lot.sampled, lot.share, lot.processes
 
 
-def _size(bytes_per_record: int, places: int, lot: Lot, device: torch.device) -> int:
+def chunk_size(bytes_per_record: int, places: int, lot: Lot, device: torch.device) -> int:
     """Rows per chunk: as few chunks as possible, for a lot somewhat larger than expected; room for any one person."""
     limits = _CHUNK_BYTES[device.type]
     if device.type == "cuda":
         limits = (min(limits[0], room(device) // 2),) * 2
     good, most = (limit // bytes_per_record for limit in limits)
-    exact = largest_chunk(lot.expected, places)
+    exact = largest_chunk(lot.expected * lot.processes, places)
     if lot.most > max(1, exact):
         raise TrainingError(
-            f"at most {exact:,} records of one person in lots of {lot.expected:,.0f} people",
+            f"at most {exact:,} records of one person in lots of {lot.expected * lot.processes:,.0f} people",
             f"{lot.most:,}",
             "Rounding in a larger chunk could exceed the bound on one person's effect.",
             "Lower the number of records per person, or settings.lot_size.",

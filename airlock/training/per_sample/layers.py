@@ -262,7 +262,7 @@ class ConvRule(Product):
     def sizes(self, call: LayerCall) -> tuple[int, int, int]:
         """Without cutting patches."""
         back, weight = call.back, self.layer.weight
-        return back.shape[1] * back[0, 0, 0].numel(), weight[0].numel(), weight.shape[0]
+        return back.shape[1] * back[0, 0, 0].numel(), weight.shape[1:].numel(), weight.shape[0]
 
     def rows(self, call: LayerCall) -> Named:
         """Every record's own weight gradient, and the sum over positions for the bias."""
@@ -284,7 +284,7 @@ class ConvRule(Product):
             from airlock.training.per_sample.conv_kernel import conv_rows
 
             return _added(conv_rows(a, back, self.layer, _padding(self.layer)), rows)
-        positions, into, out = back[0, 0].numel(), weight[0].numel(), len(weight)
+        positions, into, out = back[0, 0].numel(), weight.shape[1:].numel(), len(weight)
         step = at_once(a, positions * into)
         g = back.new_empty(len(a), out, into)
         back = back.flatten(2)
@@ -313,7 +313,7 @@ class ConvRule(Product):
     def _weight_gradient(self, a: Tensor, b: Tensor, groups: int) -> Tensor:
         """One gradient of the weight per group, stacked."""
         layer, own = self.layer, self.layer.weight.detach()  # only its size is needed; else the gradient had a graph
-        padding, weight = _padding(layer), own.new_empty(groups * len(own), *own[0].shape, dtype=torch.float32)
+        padding, weight = _padding(layer), own.new_empty(groups * len(own), *own.shape[1:], dtype=torch.float32)
         gradient: Tensor = torch.ops.aten.convolution_backward(
             b, a, weight, None, layer.stride, padding, layer.dilation, False, [0] * len(padding), groups,
             [False, True, False],

@@ -10,6 +10,8 @@ it raises an error has no gradient, and is dropped like one whose gradient is no
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +20,7 @@ from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample.people import People
 from airlock.training.per_sample.sealed import Sealed
+from airlock.training.sharding import OtherPlan, Plans, ShardedParameters
 
 FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError, NotImplementedError)
 
@@ -29,6 +32,11 @@ class OneByOne:
         self.net, self.sealed, self.loss = net, sealed or Sealed(net), loss
         self.trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
         self.bytes_per_record, self.places = 1, 1
+        self.counts = 1.0  # by how much this process' records count where all processes sum the same ones
+
+    def lengths(self, values: Named) -> Named:
+        """The norm of every parameter's value, in float64."""
+        return {name: value.double().norm() for name, value in values.items()}
 
     def gradient(self, x: Tensor, label: Tensor) -> Named | None:
         """The gradient of one record's mean loss over its rows, by name, in float32; None if the network fails."""
@@ -102,3 +110,47 @@ class OneByOne:
             name: torch.cat([endless if row is None else row_squares(row[name][None]) for row in rows])
             for name in self.trainable
         }
+
+
+class OneByOneInShards(OneByOne):
+    """The same for parameters in shards, as the reference that an engine is tested against; not for private records.
+
+    All processes compute the gradient of the same record, and each keeps its rows: of a parameter's whole gradient, as
+    soon as it is there.
+    """
+
+    def __init__(self, net: nn.Module, sealed: Sealed, loss: Loss, shards: ShardedParameters) -> None:
+        super().__init__(net, sealed, loss)
+        self.shards = shards
+        self.counts = float(shards.group.lead)
+        self._plans: Plans = {}
+
+    def lengths(self, values: Named) -> Named:
+        """The norm of every parameter's value, from all processes' rows."""
+        return self.shards.lengths(values)
+
+    def gradient(self, x: Tensor, label: Tensor) -> Named | None:
+        """This process' rows of the gradient."""
+        found = {name: torch.zeros_like(self.shards.pieces[name].local) for name in self.trainable}
+
+        def keep(name: str, parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            piece = self.shards.pieces[name]
+            rows = parameter.grad.reshape(-1, *parameter.shape[1:]) if parameter.dim() else parameter.grad.reshape(1)
+            found[name].copy_(rows[piece.start : piece.stop].detach())
+            parameter.grad = None
+
+        hooks = [
+            p.register_post_accumulate_grad_hook(partial(keep, name))  # type: ignore[no-untyped-call]
+            for name, p in self.trainable.items()
+        ]
+        try:
+            with self.shards.passing("one record", self._plans), torch.enable_grad():
+                self.loss(self.net(x.clone()), label.expand(len(x))).mean().backward()  # type: ignore[no-untyped-call]
+        except (OtherPlan, *FAILURES):
+            return None
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self.sealed.restore()
+        return {name: g.detach().float() for name, g in found.items()}

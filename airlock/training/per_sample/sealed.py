@@ -12,7 +12,6 @@ variables, in files or deeper inside other objects is not covered; that is an as
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -34,12 +33,19 @@ class Uses(dict[tuple[object, ...], object]):
 
 
 class Sealed:
-    """Everything that a network holds, to be restored."""
+    """Everything that a network holds, to be restored.
 
-    def __init__(self, net: nn.Module) -> None:
+    Args:
+        net: The network.
+        parameters: Whether its parameters belong to the seal. Those in shards do not: what a network writes to them is
+            gone when they are gathered anew (`training.sharding`).
+    """
+
+    def __init__(self, net: nn.Module, parameters: bool = True) -> None:
         self.net = net
-        self._tensors = [(t, t.detach().clone()) for t in _tensors(net) if not _trains(t)]
-        self._trained = [(t, t.detach().clone()) for t in _tensors(net) if _trains(t)]
+        kept = [*(net.parameters() if parameters else ()), *net.buffers()]
+        self._tensors = [(t, t.detach().clone()) for t in kept if not _trains(t)]
+        self._trained = [(t, t.detach().clone()) for t in kept if _trains(t)]
         tables: list[dict[str, Any]] = [t for m in net.modules() for t in (m._parameters, m._buffers)]
         self._places = [(table, dict(table)) for table in tables]
         self._attributes = [(vars(module), _shallow(vars(module))) for module in net.modules()]
@@ -68,11 +74,6 @@ class Sealed:
                     tensor.detach().copy_(value)
         for own, before in self._attributes:
             _put_back(own, before)
-
-
-def _tensors(net: nn.Module) -> Iterator[Tensor]:
-    yield from net.parameters()
-    yield from net.buffers()
 
 
 def _trains(tensor: Tensor) -> bool:

@@ -9,7 +9,8 @@ shifted by one position must give the same bits shifted by one position, or the 
 3. gradients are *correct*: squared norms, parameter by parameter, and clipped gradients of some records are compared
 with ordinary backward passes over single records, in exactly the mode, precision, device and size that will be used,
 and again in plain float32; and the norm of what is summed for a record is within its measured bound. If people with
-several records are protected, this is done for made-up people.
+several records are protected, this is done for made-up people. Where parameters are in shards, each process compares
+the rows that it holds, and all of them reach the same conclusion.
 
 The first two carry the guarantee; the third detects a network, or a rule, that was misunderstood. Dropout and other
 random numbers are held fixed for the second and third. If no engine passes, `one_by_one` is used, which needs no check.
@@ -21,7 +22,7 @@ import contextlib
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol
@@ -40,10 +41,11 @@ from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.functional import FunctionalGradients
-from airlock.training.per_sample.one_by_one import FAILURES, OneByOne
+from airlock.training.per_sample.one_by_one import FAILURES, OneByOne, OneByOneInShards
 from airlock.training.per_sample.operator_rules import Unshown
 from airlock.training.per_sample.people import People, people_of
 from airlock.training.per_sample.sealed import Sealed
+from airlock.training.sharding import OtherPlan, ShardedParameters
 
 PLACE = "a record's gradient changes with its position in the batch"
 _TRIED = 4  # records that are compared with ordinary backward passes
@@ -79,7 +81,13 @@ class Engine(Protocol):
 
 
 def choose(
-    net: nn.Module, like: Tensor, copies: int, size: int, most: int = 1, loss: Loss = CROSS_ENTROPY
+    net: nn.Module,
+    like: Tensor,
+    copies: int,
+    size: int,
+    most: int = 1,
+    loss: Loss = CROSS_ENTROPY,
+    shards: ShardedParameters | None = None,
 ) -> tuple[Engine, str, int]:
     """The fastest engine that passes, why faster ones did not, and how `carefully` it has to be run.
 
@@ -90,13 +98,19 @@ def choose(
         size: Records in a chunk.
         most: The most records of one person.
         loss: Of one record.
+        shards: The network's parameters, if they are in shards.
+
+    Raises:
+        Unshown: No engine passes, and the parameters are in shards.
     """
-    sealed = Sealed(net)
+    sealed = Sealed(net, parameters=shards is None)
+    reference = OneByOne(net, sealed, loss) if shards is None else OneByOneInShards(net, sealed, loss, shards)
     reasons: list[str] = []
-    makers = (
-        lambda: BookKeeper(net, sealed.constants, is_steady(net), loss),
+    makers: tuple[Callable[[], BookKeeper | FunctionalGradients], ...] = (
+        lambda: BookKeeper(net, sealed.constants, is_steady(net), loss, shards),
         lambda: FunctionalGradients(net, loss),
     )
+    makers = makers if shards is None else makers[:1]
     for make in makers:
         for care in CARE:
             try:
@@ -105,10 +119,10 @@ def choose(
                     if precision(like.device) != "fp32" and not care:
                         with plainly(like.device), still():
                             batch = _batch(net, like, copies, min(size, _TRIED_PLAIN), loss.other)
-                            _check_right(make(), OneByOne(net, sealed, loss), *batch, most)
-                    _try(engine, OneByOne(net, sealed, loss), like, copies, size, most)
+                            _check_right(make(), reference, *batch, most)
+                    _try(engine, reference, like, copies, size, most)
                 return engine, "; ".join(reasons), care
-            except Unshown as reason:
+            except (Unshown, OtherPlan) as reason:
                 if str(reason) != PLACE or care == CARE[-1]:
                     reasons.append(str(reason))
                     break
@@ -117,7 +131,9 @@ def choose(
                 break
             finally:
                 sealed.restore()
-    return OneByOne(net, sealed, loss), "; ".join(reasons), 0
+    if shards is not None:
+        raise Unshown("; ".join(reasons))
+    return reference, "; ".join(reasons), 0
 
 
 def is_steady(net: nn.Module) -> bool:
@@ -197,15 +213,24 @@ def plainly(device: torch.device) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-def measure(net: nn.Module, like: Tensor, copies: int, most: int = 1, loss: Loss = CROSS_ENTROPY) -> tuple[int, int]:
+def measure(
+    net: nn.Module,
+    like: Tensor,
+    copies: int,
+    most: int = 1,
+    loss: Loss = CROSS_ENTROPY,
+    shards: ShardedParameters | None = None,
+) -> tuple[int, int]:
     """Roughly how many bytes and positions a record needs; measured on two made-up records, by an engine that works."""
-    sealed = Sealed(net)
+    sealed = Sealed(net, parameters=shards is None)
     x, y = made_up(net, like, 2, copies, 0), torch.zeros(2, dtype=torch.int64, device=like.device)
-    for engine in (BookKeeper(net, sealed.constants, loss=loss), FunctionalGradients(net, loss)):
+    keeper = BookKeeper(net, sealed.constants, loss=loss, shards=shards)
+    engines = (keeper, FunctionalGradients(net, loss)) if shards is None else (keeper,)
+    for engine in engines:
         try:
             engine.squares(x, y, people=_people(y, most))
             return engine.bytes_per_record + _beside(net), engine.places
-        except (Unshown, *FAILURES):
+        except (Unshown, OtherPlan, *FAILURES):
             continue
         finally:
             sealed.restore()
@@ -290,25 +315,31 @@ def _check_right(
         wanted = reference.mean(x, y, mask.nonzero()[:, 0].tolist())
         if wanted is None:
             raise Unshown("the network fails on a single record")
-        got, _ = engine.masked_sum(x, y, mask, clip, people=people)
-        if not float(torch.stack([g.norm() for g in got.values()]).norm()) <= (1.0 - SLACK) * clip.norm:
+        got, _ = engine.masked_sum(x, y, mask * reference.counts, clip, people=people)
+        if not _together(reference.lengths(got)) <= (1.0 - SLACK) * clip.norm:
             raise Unshown("a clipped gradient exceeds its bound")
         norms = {name: squares[name][i].sqrt() for name in wanted}
-        against += _disagreement(wanted, norms, got, clip.norm, _AGREE[used])
+        against += _disagreement(wanted, norms, got, clip.norm, _AGREE[used], reference)
     if against and (used == "fp32" or 2 * len(against) > len(tried)):
         raise Unshown(against[0])
 
 
-def _disagreement(wanted: Named, norms: Named, got: Named, bound: float, near: float) -> list[str]:
+def _disagreement(wanted: Named, norms: Named, got: Named, bound: float, near: float, reference: OneByOne) -> list[str]:
     """A reason against the norms and the clipped gradient of a record, compared with its ordinary gradient, if any."""
-    whole = float(torch.stack([g.double().norm() for g in wanted.values()]).norm())
-    for name, g in wanted.items():
-        if not abs(float(norms[name] - g.double().norm())) <= near * whole:
-            return [f"the gradient of '{name}' is not that of an ordinary backward pass"]
+    lengths = reference.lengths(wanted)
+    whole = _together(lengths)
     factor = min(1.0, bound / max(whole, 1e-30))
-    off = torch.stack([(got[name] - g.double() * factor).norm() for name, g in wanted.items()]).norm()
+    off = _together(reference.lengths({name: got[name] - g.double() * factor for name, g in wanted.items()}))
+    for name, length in lengths.items():
+        if not abs(float(norms[name] - length)) <= near * whole:
+            return [f"the gradient of '{name}' is not that of an ordinary backward pass"]
     clipped = "a clipped gradient is not that of an ordinary backward pass"
-    return [] if float(off) <= 2 * near * bound else [clipped]
+    return [] if off <= 2 * near * bound else [clipped]
+
+
+def _together(lengths: Named) -> float:
+    """The norm of all parameters' values together."""
+    return float(torch.stack(list(lengths.values())).norm())
 
 
 def precision(device: torch.device) -> str:

@@ -14,14 +14,15 @@ stored.
 Guarantee, for a lot of n records in chunks of at most B with T positions each (1 for rows): with factors f_i from
 `Clip.factors`, ‖f_i g_i‖ ≤ (1 − 2^-10) C and f_i A_i ≤ 2^8 C. A float64 sum of k terms is off by at most k · 2^-53
 times the sum of their sizes, so a chunk's sum is off by at most BT · 2^-53 · Σ f_i A_i; chunks are added up with
-compensated summation (`Total`), which adds almost nothing. Two lots that differ in one record therefore differ by at
-most
+compensated summation (`Total`), which adds almost nothing. Nor does adding up the sums of W processes in float64: at
+most W · 2^-53 · n C. (In float32 it were 2^29 times as much, which lots of a few thousand cannot bear.) Two lots that
+differ in one record therefore differ by at most
 
     (1 − 2^-10) C + 2 BT · 2^-53 · 2^8 n C + …  ≤  C        as long as BT · n ≤ 2^33.
 
-`largest_chunk` keeps B that small. Where people are protected, n counts people and B rows (`people`). (A Gram matrix in
-float64 gives ‖g‖² to within (T² + in + out) 2^-53 A², which is far below (A/2^8)².) All of this holds for arbitrary
-numbers: nothing is assumed about their distribution.
+`largest_chunk` keeps B that small; n is that of all processes together. Where people are protected, n counts people and
+B rows (`people`). (A Gram matrix in float64 gives ‖g‖² to within (T² + in + out) 2^-53 A², which is far below
+(A/2^8)².) All of this holds for arbitrary numbers: nothing is assumed about their distribution.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def largest_chunk(lot: float, places: int) -> int:
 
 def weighted_sum(factors: Tensor, rows: Tensor) -> Tensor:
     """Σ factor · row in float64, in the rows' layout."""
-    flat = rows.flatten(1)
+    flat = rows.flatten(1) if rows.dim() > 1 else rows[:, None]  # a parameter may be a single number
     if flat.is_cuda:
         return _on_gpu(factors, flat).view(rows.shape[1:])
     total = torch.empty(flat.shape[1], dtype=torch.float64)
