@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from functools import cache
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.stats import norm
 
+from airlock import mechanisms
 from airlock.auditing.evaluation import (
     CONFIDENCE,
     LEAST,
@@ -43,8 +44,10 @@ from airlock.auditing.evaluation import (
 )
 from airlock.auditing.usefulness import LEAST_GAIN, REJECTED, State
 from airlock.config import STEPS, Frozen, Signed, TargetRange
-from airlock.mechanisms import NoisyCounts, Stream
-from airlock.training.outcomes import Outcomes
+
+if TYPE_CHECKING:
+    from airlock.mechanisms import NoisyCounts, Stream
+    from airlock.training.outcomes import Outcomes
 
 UNIT = 64  # what each record divides between two cells of a table
 CAP = 0.5  # of the range: a larger deviation counts as this one
@@ -52,7 +55,6 @@ _SIDE = 8  # knots on each side of 0; they are closer to each other where deviat
 KNOTS = np.array([math.copysign(CAP * (j / _SIDE) ** 2, j) for j in range(-_SIDE, _SIDE + 1)])
 _SQUARES = KNOTS[_SIDE:] ** 2
 _FEWEST = 3.0  # standard deviations of the noise on the number of records, below which nothing can be said
-_Z = float(norm.ppf(0.5 + CONFIDENCE / 2.0))
 
 Whole = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -114,8 +116,16 @@ class ErrorFigures(Frozen):
     blind: Distance
 
 
+@cache
+def _quantile() -> float:
+    """How many standard deviations an interval reaches to either side."""
+    from scipy.stats import norm
+
+    return float(norm.ppf(0.5 + CONFIDENCE / 2.0))
+
+
 def _noises(epsilon: float) -> tuple[NoisyCounts, NoisyCounts]:
-    errors, targets = (NoisyCounts(share * epsilon / UNIT) for share in SHARES_OF_LABELS)
+    errors, targets = (mechanisms.NoisyCounts(share * epsilon / UNIT) for share in SHARES_OF_LABELS)
     return errors, targets
 
 
@@ -261,13 +271,13 @@ def _figures(errors: _Moments, targets: _Moments, target: TargetRange) -> ErrorF
 
 
 def _distance(one: _Estimate, told: bool, span: float) -> Distance:
-    low, high = one.value - _Z * one.deviation, one.value + one.more + _Z * one.deviation
+    low, high = one.value - _quantile() * one.deviation, one.value + one.more + _quantile() * one.deviation
     value = one.value + one.more / 2.0
     return _ordered(value, low, high, span) if told else _ordered(0.0, 0.0, 1.0, span)
 
 
 def _root(one: _Estimate, told: bool, span: float) -> Distance:
-    value, low, high = (math.sqrt(max(0.0, one.value + z * one.deviation)) for z in (0.0, -_Z, _Z))
+    value, low, high = (math.sqrt(max(0.0, one.value + z * one.deviation)) for z in (0.0, -_quantile(), _quantile()))
     return _ordered(value, low, high, span) if told else _ordered(0.0, 0.0, 1.0, span)
 
 
@@ -284,7 +294,7 @@ def _explained(square: _Estimate, variance: _Estimate, told: bool) -> Explained:
     if not told or square.value <= 0.0 or variance.value <= 0.0:
         return Explained(value=0.0, low=-1.0, high=1.0)
     ratio = square.value / variance.value
-    reach = _Z * math.hypot(square.deviation / square.value, variance.deviation / variance.value)
+    reach = _quantile() * math.hypot(square.deviation / square.value, variance.deviation / variance.value)
     low, value, high = (
         min(1.0, max(-1.0, 1.0 - ratio * math.exp(min(50.0, side * reach)))) for side in (1.0, 0.0, -1.0)
     )

@@ -36,7 +36,7 @@ import dp_accounting as dpa
 from airlock._version import VERSION
 from airlock.accounting import PrivacyFilter, from_json, to_json
 from airlock.accounting.guarantee import Guarantee
-from airlock.auditing import evaluation, paid_attacks
+from airlock.auditing import evaluation, paid_attacks, paid_auc
 from airlock.bundle.card import Card, evaluation_epsilon, paid_by_scores, tuning_of
 from airlock.bundle.files import parse_json, read_file, replace_file
 from airlock.bundle.packing import packing_of
@@ -75,7 +75,7 @@ def parts_of(config: ReleaseConfig, channel: Channel, plan: Plan, order: int) ->
             parts[name] = evaluation.event(each, scores, tuning.runs, paid_by_scores(tuning))
     if config.attack_share:
         own = paid_attacks.each(config, channel.planned.guarantee)
-        parts["holdout"] = paid_attacks.events(own, config.tuning_runs)
+        parts["holdout"] = paid_auc.events(own, config.tuning_runs)
     return parts
 
 

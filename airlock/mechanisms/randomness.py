@@ -20,13 +20,14 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Place = Literal["cpu", "gpu"]
 
@@ -88,6 +89,8 @@ class Stream:
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """Uniform on the 2^52 midpoints of (0, 1): never 0, never 1, and exact in float64."""
+        import torch
+
         self._spend()
         values = torch.empty(count, dtype=torch.float64)
         _Words(self._key).midpoints(values)
@@ -107,6 +110,8 @@ class Stream:
         p and pairs + p. A block is valid until the next one is requested, which reuses its memory: allocating would
         cost more than the numbers.
         """
+        import torch
+
         self._spend()
         self.note_drawn("cpu")
         pairs = -(-count // 16) * 8  # whole blocks of the cipher
@@ -145,6 +150,8 @@ class _Words:
 
         Exact: the bits are placed after the exponent of 1, and 1 - 2^-53 is subtracted.
         """
+        import torch
+
         self.fill(room.numpy())
         bits = room.view(torch.int64)
         bits.bitwise_right_shift_(12).bitwise_and_((1 << 52) - 1).bitwise_or_(0x3FF << 52)
