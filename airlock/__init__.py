@@ -5,10 +5,10 @@ The front door: explicit re-exports, loaded when they are first used.
 
 from __future__ import annotations
 
-import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airlock import lazy
 from airlock._version import VERSION as __version__
 
 # Intel's library may round a row of a matrix product by where it lies in memory. In this mode it does not, so that what
@@ -46,41 +46,6 @@ if TYPE_CHECKING:
     from airlock.pipeline import audit_bundle, make_release, plan_release
     from airlock.private_training import train_private
 
-_WHERE = {
-    "AirlockError": "airlock.errors:AirlockError",
-    "Audit": "airlock.auditing:Audit",
-    "Bundle": "airlock.bundle:Bundle",
-    "Card": "airlock.bundle:Card",
-    "Comparison": "airlock.comparison:Comparison",
-    "Guarantee": "airlock.accounting:Guarantee",
-    "Plan": "airlock.methods:Plan",
-    "PrivateClassifier": "airlock.estimator:PrivateClassifier",
-    "PrivateRegressor": "airlock.estimator:PrivateRegressor",
-    "Release": "airlock.methods:Release",
-    "ReleaseConfig": "airlock.config:ReleaseConfig",
-    "Split": "airlock.data:Split",
-    "advise": "airlock.api:advise",
-    "audit": "airlock.api:audit",
-    "audit_bundle": "airlock.pipeline:audit_bundle",
-    "compare": "airlock.api:compare",
-    "compare_paid": "airlock.api:compare_paid",
-    "court": "airlock.api:court",
-    "gate": "airlock.api:gate",
-    "load": "airlock.api:load",
-    "load_config": "airlock.config:load",
-    "make_config": "airlock.config:from_table",
-    "make_release": "airlock.pipeline:make_release",
-    "plan": "airlock.api:plan",
-    "plan_release": "airlock.pipeline:plan_release",
-    "push_to_hub": "airlock.api:push_to_hub",
-    "release": "airlock.api:release",
-    "show": "airlock.api:show",
-    "train_private": "airlock.private_training:train_private",
-    "tune": "airlock.api:tune",
-    "verify": "airlock.api:verify",
-    "verify_bundle": "airlock.bundle.verify:verify",
-}
-
 __all__ = [
     "AirlockError",
     "Audit",
@@ -117,13 +82,4 @@ __all__ = [
     "verify_bundle",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'airlock' has no attribute '{name}'")
-    module, _, attribute = _WHERE[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+lazy.load(__name__)

@@ -47,6 +47,7 @@ class Frozen(BaseModel):
 M = TypeVar("M", bound=Frozen)
 _BESIDE_A_CARD = ("card.json", "SHA256SUMS")  # files that show a folder to be a bundle
 MAX_BYTES = 4 << 20  # of a config file
+_RECORDS = (".csv", ".tsv", ".jsonl", ".parquet", ".pq", ".npz")  # files of records, which are no config
 _DEEPEST = 32
 _FLAT, _SMALL = "No setting has that many levels.", "TOML's whole numbers have 64 bits."
 
@@ -682,6 +683,9 @@ def read_toml(path: Path) -> dict[str, object]:
     Raises:
         ConfigError: There is none that can be read.
     """
+    if path.suffix.lower() in _RECORDS:
+        do = f"To write a config for it, with what you declare about it: airlock advise --data {path}"
+        raise ConfigError("a config, which is a TOML file", f"{path}, which holds records", do=do)
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"at most {MAX_BYTES:,} bytes in {path}", "more", do="Check the path.")

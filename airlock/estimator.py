@@ -16,6 +16,7 @@ import datetime
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,10 +31,10 @@ from airlock import api, methods
 from airlock.bundle import Bundle, bundle
 from airlock.bundle.contents import ONNX, TOKENIZER, without_paths
 from airlock.bundle.receiving.model import ReleasedModel, schema_of
-from airlock.config import Column, ReadOff, ReleaseConfig, from_table
+from airlock.config import Column, ReadOff, from_table
 from airlock.data import memory
 from airlock.data.split import Task
-from airlock.errors import AirlockWarning, ConfigError, Interrupted
+from airlock.errors import AccountingError, AirlockWarning, ConfigError, DataError, NetError, Refused
 
 LABEL, PERSON = "label", "person"  # what these columns are called where the records have no names for them
 MOST_CATEGORIES = 1000  # that are read off one column
@@ -220,15 +221,19 @@ class _Releasing(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             raise DeclarationError("a channel of which a network leaves", f"'{self.channel}'", "It has to predict.")
         learnt, columns = (data.get("classes"), data.get("target")), sorted(data["columns"])
         key = repr((learnt, self.records, self.ranges, self.person, self.people, columns))
-        _warn_of_fits(key, config)
+        fit = _Fit(key, config.epsilon, config.delta)
+        if resume:  # it goes on with what was counted when it began
+            _FITS[:] = [one for one in _FITS if one.finished or one != fit]
+        _warn_of_fits(fit)
+        _FITS.append(fit)
         table = {**asked, "data": {**data, "source": frame}}
         try:
             with api.made_aside(table, resume=resume, again=again, vault=self.vault) as (made, files):
                 model = ReleasedModel(made.bundle.card, schema_of(made.bundle), files[ONNX], files.get(TOKENIZER))
-        except Interrupted:
-            _FITS.append((key, config.epsilon, config.delta))
+        except _UNSPENT:
+            _FITS.remove(fit)
             raise
-        _FITS.append((key, config.epsilon, config.delta))
+        fit.finished = True
         return model, files
 
 
@@ -447,18 +452,30 @@ def _tags(tags: Any) -> Any:
 
 # How often the same records were fitted.
 
-_FITS: list[tuple[str, float, float]] = []  # in this process: what was declared, and the (ε, δ) of each fit
+
+@dataclass
+class _Fit:
+    """One of this process: what was declared, its (ε, δ), and whether it came to its end."""
+
+    declared: str
+    epsilon: float
+    delta: float
+    finished: bool = False
 
 
-def _warn_of_fits(declared: str, config: ReleaseConfig) -> None:
+_FITS: list[_Fit] = []
+_UNSPENT = (ConfigError, DataError, NetError, AccountingError, Refused)  # before a record is read, nothing is spent
+
+
+def _warn_of_fits(fit: _Fit) -> None:
     """Say what fits with the same declarations add up to: the folds of a cross-validation, or candidates of a search.
 
     By basic composition, which needs no assumption about what the fits have in common.
     """
-    spent = [(epsilon, delta) for key, epsilon, delta in _FITS if key == declared]
+    spent = [one for one in _FITS if one.declared == fit.declared]
     if not spent:
         return
-    epsilon, delta = (sum(each) for each in zip(*spent, (config.epsilon, config.delta), strict=True))
+    epsilon, delta = sum(one.epsilon for one in (*spent, fit)), sum(one.delta for one in (*spent, fit))
     warnings.warn(
         f"This is fit number {len(spent) + 1} with these declarations. Every fit, and so every fold of a "
         f"cross-validation and every candidate of a grid search, is a release of its own and spends anew: together "

@@ -107,7 +107,7 @@ def plan_in_register(
     """The plan, and what it would leave in the register of its data set, if there is one; reads no record."""
     channel, facts = _open(config, data_dir)
     plan = paid_attacks.planned(config, facts, channel.planned)
-    return plan, booking.outlook(config, channel, plan, Vault.open(vault))
+    return plan, booking.outlook(config, channel, plan, Vault.open(vault), _run_key(config, None))
 
 
 def try_config(

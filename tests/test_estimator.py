@@ -301,7 +301,26 @@ def test_every_fold_of_a_cross_validation_says_what_is_spent(vault: Path) -> Non
         other.fit(X, Y)
         with pytest.raises(AirlockWarning, match="fit number 2 .* ε = 6 "):  # before anything is spent
             other.fit(X, Y)
-    assert len(estimator._FITS) == 4
+    assert [one.finished for one in estimator._FITS] == [True] * 4
+
+
+def test_a_fit_that_fails_at_work_is_counted_once_though_it_is_resumed(
+    vault: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OutputError("room on the disk", "none")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("airlock.bundle.rendering.page.keep_dossier", full)
+        with pytest.raises(OutputError):
+            classifier(vault).fit(X, Y)
+    assert [one.finished for one in estimator._FITS] == [False]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="This is fit number")
+        classifier(vault).fit(X, Y, resume=True)
+    assert [one.finished for one in estimator._FITS] == [True]
+    with pytest.warns(AirlockWarning, match="This is fit number 2"):
+        classifier(vault).fit(X, Y)
 
 
 @pytest.mark.parametrize(

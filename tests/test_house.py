@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import airlock
+from tests.loading import heavy
 
 ROOT = Path(__file__).resolve().parents[1]
 # Lower floors first; a module imports from its own floor (its own room) or from below.
 FLOORS = [
-    ["_version", "threads"],
+    ["_version", "threads", "lazy"],
     ["errors"],
     ["isolation"],
     ["plugins"],
@@ -32,6 +37,21 @@ FLOORS = [
 ]
 # Commands that have commands of their own.
 GROUPS = {"features", "keys", "ledger", "policy", "register"}
+# Rooms that export names.
+ROOMS = [
+    "data",
+    "nets",
+    "mechanisms",
+    "accounting",
+    "training",
+    "methods",
+    "auditing",
+    "bundle",
+    "ledger",
+    "serve",
+    "comparison",
+    "reproduction",
+]
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -146,22 +166,7 @@ def test_the_front_door_opens_every_name_it_lists() -> None:
 
 
 def test_every_room_lists_what_it_exports() -> None:
-    import importlib
-
-    for room in (
-        "data",
-        "nets",
-        "mechanisms",
-        "accounting",
-        "training",
-        "methods",
-        "auditing",
-        "bundle",
-        "ledger",
-        "serve",
-        "comparison",
-        "reproduction",
-    ):
+    for room in ROOMS:
         module = importlib.import_module(f"airlock.{room}")
         assert sorted(module.__all__) == sorted(set(module.__all__))
         for name in module.__all__:
@@ -304,13 +309,29 @@ def test_every_command_and_option_is_documented() -> None:
             assert shown[0] in text, f"docs/commands.md does not mention {shown[0]} of airlock {name}"
 
 
-def test_help_imports_nothing_heavy() -> None:
-    import subprocess
+@pytest.mark.parametrize("asked", [("--help",), ("release", "--help"), ("datasets",)])
+def test_what_only_prints_loads_nothing_heavy(asked: tuple[str, ...]) -> None:
+    assert heavy(*asked) == []
 
-    heavy = ("torch", "scipy", "dp_accounting", "onnx", "sqlalchemy", "fastapi", "uvicorn")
-    code = f"import sys, airlock.cli; print([m for m in {heavy} if m in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+
+def test_a_file_called_like_an_exported_name_does_not_hide_it() -> None:
+    """Python sets a file that was imported on its room: `from airlock.accounting import calibrate` would find it."""
+    both = 0
+    for room in ROOMS:
+        module = importlib.import_module(f"airlock.{room}")
+        for name in set(module.__all__) & {file.stem for file in (ROOT / "airlock" / room).glob("*.py")}:
+            importlib.import_module(f"airlock.{room}.{name}")
+            assert not isinstance(getattr(module, name), ModuleType), f"airlock.{room}.{name}"
+            both += 1
+    assert both >= 3
+
+
+def test_a_room_knows_nothing_that_it_does_not_export() -> None:
+    from airlock import accounting
+
+    with pytest.raises(AttributeError, match=r"module 'airlock\.accounting' has no attribute 'epsilom'"):
+        getattr(accounting, "epsilom")  # noqa: B009
+    assert dir(accounting) == sorted(accounting.__all__)
 
 
 def test_no_benchmark_hides_a_module_of_python() -> None:

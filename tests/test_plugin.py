@@ -26,6 +26,7 @@ from airlock.bundle import verify
 from airlock.config import from_table, load
 from airlock.data import Raw, Source, sources
 from airlock.errors import ConfigError, NetError, Refused
+from airlock.methods import registry as method_registry
 from airlock.methods.weights.gaussian import Gaussian
 from airlock.nets import registry as net_registry
 from airlock.pipeline import audit_bundle, make_release
@@ -378,6 +379,6 @@ def test_broken_promises_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         leaves: ClassVar[str] = "Something"
 
     monkeypatch.setitem(methods.METHODS["weights"], "open", f"{__name__}:Open")
-    monkeypatch.setitem(methods._LOADED, f"{__name__}:Open", Open)
+    monkeypatch.setitem(method_registry._LOADED, f"{__name__}:Open", Open)
     with pytest.raises(AssertionError, match="weights/open breaks 1 promises:\n  it is in the table and named alike"):
         check_method(Open, {"steps": 2, "lot_size": 200})

@@ -2,6 +2,7 @@
 
 In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here and never typed in.
 
+    terms         the words of a guarantee: its unit, its relation, its status; a paper's claim
     guarantee     `Guarantee`: what every release carries
     events        dp-accounting's events to JSON and back
     epsilon       from events and δ to ε, and what other packages' accountants may change about it
@@ -12,24 +13,32 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
     privacy_filter  releases chosen one after the other, together within (ε, δ)
 """
 
-from airlock.accounting.budget_curve import BudgetSchedule, Curve, trace
-from airlock.accounting.calibrate import calibrate
-from airlock.accounting.epsilon import EpsilonBound, compute_epsilon, raised_by, register
-from airlock.accounting.events import (
-    ChoiceDpEvent,
-    FailureDpEvent,
-    choose,
-    compose,
-    from_json,
-    pure,
-    repeat,
-    repeat_and_select,
-    to_json,
-)
-from airlock.accounting.guarantee import Claim, Guarantee
-from airlock.accounting.privacy_filter import PrivacyFilter
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.accounting.budget_curve import BudgetSchedule, Curve, trace
+    from airlock.accounting.calibrate import calibrate
+    from airlock.accounting.epsilon import LARGEST, EpsilonBound, compute_epsilon, deltas, raised_by, register
+    from airlock.accounting.events import (
+        ChoiceDpEvent,
+        FailureDpEvent,
+        choose,
+        compose,
+        from_json,
+        pure,
+        repeat,
+        repeat_and_select,
+        to_json,
+    )
+    from airlock.accounting.guarantee import Guarantee
+    from airlock.accounting.pld import LossAccountant
+    from airlock.accounting.privacy_filter import PrivacyFilter, divergence
+    from airlock.accounting.terms import Claim
 
 __all__ = [
+    "LARGEST",
     "BudgetSchedule",
     "ChoiceDpEvent",
     "Claim",
@@ -37,11 +46,14 @@ __all__ = [
     "EpsilonBound",
     "FailureDpEvent",
     "Guarantee",
+    "LossAccountant",
     "PrivacyFilter",
     "calibrate",
     "choose",
     "compose",
     "compute_epsilon",
+    "deltas",
+    "divergence",
     "from_json",
     "pure",
     "raised_by",
@@ -51,3 +63,5 @@ __all__ = [
     "to_json",
     "trace",
 ]
+
+lazy.load(__name__)

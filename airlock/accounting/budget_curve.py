@@ -14,7 +14,8 @@ import dp_accounting as dpa
 
 from airlock.accounting.epsilon import compute_epsilon_along
 from airlock.accounting.events import compose, repeat, to_json
-from airlock.accounting.guarantee import Guarantee, Status
+from airlock.accounting.guarantee import Guarantee
+from airlock.accounting.terms import Status
 from airlock.errors import AccountingError
 
 _POINTS = 25

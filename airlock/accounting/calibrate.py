@@ -26,12 +26,12 @@ import dp_accounting as dpa
 from airlock.accounting.epsilon import (
     OWN,
     Accountant,
-    Relation,
     accounting_version,
     compute_epsilon,
     compute_epsilon_roughly,
 )
 from airlock.accounting.events import to_json
+from airlock.accounting.terms import Relation
 from airlock.errors import AccountingError
 
 TOLERANCE = 1e-3

@@ -34,11 +34,11 @@ from airlock import plugins
 from airlock.accounting.events import contains_sampling, from_json, repeat, to_json, without_failure
 from airlock.accounting.pld import LossAccountant, smallest_epsilon
 from airlock.accounting.renyi import RenyiAccountant, quiet
+from airlock.accounting.terms import Relation
 from airlock.config import ACCOUNTANTS
 from airlock.errors import AccountingError
 
 Accountant = str  # "auto", "pld", "rdp", or the name of one from another package
-Relation = Literal["add-remove", "replace-one"]
 
 # PLD rounds privacy losses up to a grid, so ε is an upper bound whatever the interval. A finer grid is tighter where ε
 # is small and hundreds of roundings would be a visible part of it. A large ε does not need one as fine and could not

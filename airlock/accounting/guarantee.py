@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import dp_accounting as dpa
 
-from airlock.accounting.epsilon import Accountant, Relation, compute_epsilon
+from airlock.accounting.epsilon import Accountant, compute_epsilon
 from airlock.accounting.events import contains_sampling, to_json
-from airlock.config import Delta, Epsilon
-
-Unit = Literal["person", "record", "model", "none"]
-PROTECTED: tuple[Unit, ...] = ("person", "record")  # units that are people's; a promise about others is none to them
-Status = Literal["proven", "claimed", "empirical"]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a paper would print: its ε and δ, and the theorem it relies on."""
-
-    epsilon: Epsilon
-    delta: Delta
-    theorem: str
+from airlock.accounting.terms import Claim, Relation, Status, Unit
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ privacy claim itself: from a method's case it gives a `Verdict` on the stated (Î
     usefulness        whether a release is better than a blind guess
     noisy_proportion  an interval for a proportion of which count and total are noisy
     paid_attacks      attacks whose figures a share of Îµ pays for
+    paid_auc          one such figure: a noisy AUC, as it may stand on a card
     dp_audit          can a stated (Îµ, Î´) be refuted? the statistics
     audit_game        the court: runs on both sides until the claim is settled
     one_run_audit     the court with one run and many canaries
@@ -26,17 +27,22 @@ privacy claim itself: from a method's case it gives a `Verdict` on the stated (Î
     features/         what attacks on features share
 """
 
-from airlock.auditing.attacks import open_attacks
-from airlock.auditing.audit_game import Verdict, judge
-from airlock.auditing.bounds import auc_interval, epsilon_lower_bound, proportion_interval
-from airlock.auditing.features.attack import FeatureAttackSettings
-from airlock.auditing.features.release import attack_features
-from airlock.auditing.metrics import measure, measure_all, roc
-from airlock.auditing.one_run_audit import OneRunVerdict, judge_one_run
-from airlock.auditing.required_attacks import Situation, attack_artefact, run
-from airlock.auditing.result import AttackResult, Audit, Scores
-from airlock.auditing.run import AuditSettings, attack, attack_answers, attack_quickly
-from airlock.auditing.target import Target
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.auditing.attacks import open_attacks
+    from airlock.auditing.audit_game import Verdict, judge
+    from airlock.auditing.bounds import auc_interval, epsilon_lower_bound, proportion_interval
+    from airlock.auditing.features.attack import FeatureAttackSettings
+    from airlock.auditing.features.release import attack_features
+    from airlock.auditing.metrics import measure, measure_all, roc
+    from airlock.auditing.one_run_audit import OneRunVerdict, judge_one_run
+    from airlock.auditing.required_attacks import Situation, attack_artefact, run
+    from airlock.auditing.result import AttackResult, Audit, Scores
+    from airlock.auditing.run import AuditSettings, attack, attack_answers, attack_quickly
+    from airlock.auditing.target import Target
 
 __all__ = [
     "AttackResult",
@@ -64,3 +70,5 @@ __all__ = [
     "roc",
     "run",
 ]
+
+lazy.load(__name__)

@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
-from scipy.stats import beta, norm, rankdata
 
 Floats = NDArray[np.floating]
 
@@ -19,10 +17,14 @@ def proportion_interval(successes: int, trials: int, confidence: float = 0.95) -
 
 
 def _lowest(successes: int, trials: int, tail: float) -> float:
+    from scipy.stats import beta
+
     return 0.0 if successes == 0 else float(beta.ppf(tail, successes, trials - successes + 1))
 
 
 def _highest(successes: int, trials: int, tail: float) -> float:
+    from scipy.stats import beta
+
     return 1.0 if successes == trials else float(beta.ppf(1.0 - tail, successes + 1, trials - successes))
 
 
@@ -31,6 +33,8 @@ def about(successes: Floats, trials: Floats | int, tail: float) -> tuple[Floats,
 
     Its coverage is not guaranteed, so it may guide the choice of an event but certifies nothing.
     """
+    from scipy.special import ndtri
+
     square = ndtri(tail) ** 2
     middle, whole = successes + square / 2, trials + square
     spread = np.sqrt(square * (successes * (1.0 - successes / trials) + square / 4))
@@ -54,6 +58,8 @@ def auc_interval(members: Floats, others: Floats, confidence: float = 0.95) -> t
     Returns:
         The AUC and the ends of its interval, within [0, 1].
     """
+    from scipy.stats import norm, rankdata
+
     m, n = len(members), len(others)
     ranks = rankdata(np.concatenate([members, others]))
     place_m = (ranks[:m] - rankdata(members)) / n

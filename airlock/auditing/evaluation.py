@@ -25,21 +25,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-import dp_accounting as dpa
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from scipy.stats import norm
 
-from airlock.accounting import compose, compute_epsilon, pure, repeat
+from airlock import accounting, mechanisms
 from airlock.auditing.bounds import auc_interval, proportion_interval
 from airlock.auditing.noisy_proportion import CountNoise, noisy_interval
 from airlock.config import Frozen, Proportion
 from airlock.errors import ConfigError
-from airlock.mechanisms import NoisyCounts, Stream
-from airlock.training.outcomes import Outcomes
+
+if TYPE_CHECKING:
+    import dp_accounting as dpa
+
+    from airlock.mechanisms import NoisyCounts, Stream
+    from airlock.training.outcomes import Outcomes
 
 BINS = 10
 CONFIDENCE = 0.95
@@ -87,7 +89,7 @@ class Evaluation(Frozen):
     @property
     def noises(self) -> tuple[NoisyCounts, ...]:
         """What was added to each table."""
-        return tuple(NoisyCounts(share * self.epsilon) for share in self.shares)
+        return tuple(mechanisms.NoisyCounts(share * self.epsilon) for share in self.shares)
 
 
 class Figure(Frozen):
@@ -138,8 +140,10 @@ def _shares(with_scores: bool) -> tuple[float, ...]:
 
 def event(epsilon: float, with_scores: bool, runs: int = 1, before: dpa.DpEvent | None = None) -> dpa.DpEvent:
     """What the test part pays for one evaluation of each run, after what it has paid `before`."""
-    own = repeat(compose([pure(share * epsilon) for share in _shares(with_scores)]), runs)
-    return own if before is None else compose([before, own])
+    own = accounting.repeat(
+        accounting.compose([accounting.pure(share * epsilon) for share in _shares(with_scores)]), runs
+    )
+    return own if before is None else accounting.compose([before, own])
 
 
 def budget(epsilon: float, delta: float, with_scores: bool, runs: int = 1, before: dpa.DpEvent | None = None) -> float:
@@ -156,11 +160,11 @@ def budget(epsilon: float, delta: float, with_scores: bool, runs: int = 1, befor
     if before is not None:
 
         def fits(own: float) -> bool:
-            return compute_epsilon(event(own, with_scores, runs, before), delta).epsilon <= epsilon
+            return accounting.compute_epsilon(event(own, with_scores, runs, before), delta).epsilon <= epsilon
 
         each = lowered(each, fits, least=0.0)
     for turn in range(40 if each >= LEAST and before is None else 0):
-        over = compute_epsilon(event(each, with_scores, runs), delta).epsilon - epsilon
+        over = accounting.compute_epsilon(event(each, with_scores, runs), delta).epsilon - epsilon
         if over <= 0:
             break
         each -= 2**turn * over / runs
@@ -203,7 +207,7 @@ def evaluate(outcomes: Outcomes, classes: int, epsilon: float, stream: Stream) -
     """
     shares = _shares(outcomes.scores is not None)
     noisy = [
-        NoisyCounts(share * epsilon).add(table, stream.child("table", place)).tolist()
+        mechanisms.NoisyCounts(share * epsilon).add(table, stream.child("table", place)).tolist()
         for place, (share, table) in enumerate(zip(shares, tables(outcomes, classes), strict=True))
     ]
     return Evaluation(
@@ -402,6 +406,8 @@ def _calibration(bins: Floats, means: Floats, total: int, away: int, cell: float
     mean Σ σ√(2/π) and variance Σ σ²(1 − 2/π) if the errors are normal; its quantile is the half-width of the interval.
     The estimate is Σ √(d² − σ²) over the observed sums d, because noise alone would look like miscalibration.
     """
+    from scipy.stats import norm
+
     misses, hits = bins
     sums = np.abs(hits * (1.0 - means) - misses * means)
     up, down = (1.0 - means) ** 2, means**2
@@ -429,6 +435,8 @@ def _means(scores: Floats) -> Floats:
 
 def _about(value: float, deviation: float) -> Figure:
     """A normal interval, joined with the logit interval where it lies inside (0, 1): it is too short towards 1/2."""
+    from scipy.stats import norm
+
     value = min(1.0, max(0.0, value))
     reach = float(norm.ppf(0.5 + CONFIDENCE / 2.0)) * deviation
     low, high = value - reach, value + reach

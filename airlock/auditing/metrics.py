@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import beta, norm, rankdata
 
-from airlock.accounting.epsilon import Relation
+from airlock.accounting.terms import Relation
 from airlock.auditing.bounds import Floats, auc_interval, null_variance, proportion_interval
 from airlock.auditing.one_run_audit import Game, largest_membership_bound, membership_bound
 from airlock.auditing.result import Advantage, AttackResult, ClassScore, Ints, RateAt, Scores, Stability

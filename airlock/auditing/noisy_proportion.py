@@ -26,7 +26,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 Floats = NDArray[np.floating]
 
@@ -199,6 +198,8 @@ class _Sizes:
 
 def _binomial(counts: Floats, sizes: NDArray[np.int64], p: float) -> Floats:
     """P(Binomial(size, p) = count); 0 for a count below 0."""
+    from scipy.special import gammaln
+
     there = counts >= 0
     k = np.where(there, counts, 0.0)
     logs = gammaln(sizes + 1.0) - gammaln(k + 1.0) - gammaln(sizes - k + 1.0)

@@ -76,7 +76,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from airlock.accounting.epsilon import Relation
+from airlock.accounting.terms import Relation
 from airlock.auditing.audit_game import in_words, power
 from airlock.auditing.bounds import Floats, about, log_sum_exp
 from airlock.auditing.dp_audit import LUCK, Event, Hits, choose, first

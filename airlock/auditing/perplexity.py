@@ -27,18 +27,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from airlock.auditing.evaluation import NoisyCount, far_from
-from airlock.auditing.two_tables import FEWEST, UNIT, TwoTables, Z, noisy, state_of
+from airlock.auditing.two_tables import FEWEST, UNIT, TwoTables, noisy, state_of, z
 from airlock.auditing.usefulness import LEAST_GAIN, REJECTED, State
 from airlock.config import STEPS, Frozen
-from airlock.mechanisms import Stream
-from airlock.training.outcomes import Outcomes, largest_loss
+from airlock.data.text import largest_loss
+
+if TYPE_CHECKING:
+    from airlock.mechanisms import Stream
+    from airlock.training.outcomes import Outcomes
 
 KNOTS = np.linspace(0.0, 1.0, 9)  # of the largest loss that counts
 
@@ -175,7 +178,7 @@ def _figures(losses: _Mean, before: _Mean, vocabulary: int) -> LanguageFigures:
 
 
 def _perplexity(one: _Mean, most: float) -> Perplexity:
-    reach = Z * one.deviation
+    reach = z() * one.deviation
     ends = (one.value, one.value - reach, one.value + reach) if one.told else (1.0, 0.0, 1.0)
     value, low, high = (math.exp(min(_LARGEST, max(0.0, end * most))) for end in ends)
     return Perplexity(value=value, low=low, high=high)

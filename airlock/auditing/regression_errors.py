@@ -23,18 +23,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from airlock.auditing.evaluation import NoisyCount, far_from
-from airlock.auditing.two_tables import FEWEST, UNIT, TwoTables, Z, noisy, state_of
+from airlock.auditing.two_tables import FEWEST, UNIT, TwoTables, noisy, state_of, z
 from airlock.auditing.usefulness import LEAST_GAIN, REJECTED, State
 from airlock.config import STEPS, Frozen, Signed, TargetRange
-from airlock.mechanisms import Stream
-from airlock.training.outcomes import Outcomes
+
+if TYPE_CHECKING:
+    from airlock.mechanisms import Stream
+    from airlock.training.outcomes import Outcomes
 
 CAP = 0.5  # of the range: a larger deviation counts as this one
 _SIDE = 8  # knots on each side of 0; they are closer to each other where deviations are small
@@ -234,13 +236,13 @@ def _figures(errors: _Moments, targets: _Moments, target: TargetRange) -> ErrorF
 
 
 def _distance(one: _Estimate, told: bool, span: float) -> Distance:
-    low, high = one.value - Z * one.deviation, one.value + one.more + Z * one.deviation
+    low, high = one.value - z() * one.deviation, one.value + one.more + z() * one.deviation
     value = one.value + one.more / 2.0
     return _ordered(value, low, high, span) if told else _ordered(0.0, 0.0, 1.0, span)
 
 
 def _root(one: _Estimate, told: bool, span: float) -> Distance:
-    value, low, high = (math.sqrt(max(0.0, one.value + z * one.deviation)) for z in (0.0, -Z, Z))
+    value, low, high = (math.sqrt(max(0.0, one.value + z * one.deviation)) for z in (0.0, -z(), z()))
     return _ordered(value, low, high, span) if told else _ordered(0.0, 0.0, 1.0, span)
 
 
@@ -257,7 +259,7 @@ def _explained(square: _Estimate, variance: _Estimate, told: bool) -> Explained:
     if not told or square.value <= 0.0 or variance.value <= 0.0:
         return Explained(value=0.0, low=-1.0, high=1.0)
     ratio = square.value / variance.value
-    reach = Z * math.hypot(square.deviation / square.value, variance.deviation / variance.value)
+    reach = z() * math.hypot(square.deviation / square.value, variance.deviation / variance.value)
     low, value, high = (
         min(1.0, max(-1.0, 1.0 - ratio * math.exp(min(50.0, side * reach)))) for side in (1.0, 0.0, -1.0)
     )

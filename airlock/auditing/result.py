@@ -29,7 +29,6 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.stats import beta, norm
 
 from airlock.auditing.bounds import Floats, proportion_interval
 from airlock.config import Count, Epsilon, Proportion, Signed
@@ -43,6 +42,7 @@ _T = TypeVar("_T")
 
 # Raw scores.
 
+QUESTION = "Can someone who holds the model and a person's record tell whether it was in the training set?"
 Ints = NDArray[np.integer]
 
 
@@ -237,6 +237,8 @@ class Findings:
 
 def _wider(confidence: float, tries: int) -> float:
     """How much further a normal interval reaches if so many of them have to hold together."""
+    from scipy.stats import norm
+
     tail = (1.0 - confidence) / 2.0
     return float(norm.ppf(1.0 - tail / tries) / norm.ppf(1.0 - tail))
 
@@ -274,6 +276,8 @@ class RateAt:
         The counts behind the rate are those of `metrics.rate_at`; a rounded rate is taken for the smaller count. Half
         of this try's error goes to either bound.
         """
+        from scipy.stats import beta
+
         if self.value is None:
             return False
         error = (1.0 - confidence) / tries

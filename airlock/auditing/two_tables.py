@@ -10,24 +10,34 @@ one, so both tables compose to ε. ∎
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from functools import cache
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.stats import norm
 
+from airlock import mechanisms
 from airlock.auditing.evaluation import CONFIDENCE, LEAST, MOST, SHARES_OF_LABELS, UNINFORMATIVE
 from airlock.auditing.usefulness import State
 from airlock.config import Frozen
-from airlock.mechanisms import NoisyCounts, Stream
+
+if TYPE_CHECKING:
+    from airlock.mechanisms import NoisyCounts, Stream
 
 UNIT = 64  # what each record divides between two cells of a table
 FEWEST = 3.0  # standard deviations of the noise on the number of records, below which nothing can be said
-Z = float(norm.ppf(0.5 + CONFIDENCE / 2.0))
 
 Whole = NDArray[np.int64]
 Cells = tuple[int, ...]
+
+
+@cache
+def z() -> float:
+    """How many standard deviations an interval reaches to either side."""
+    from scipy.stats import norm
+
+    return float(norm.ppf(0.5 + CONFIDENCE / 2.0))
 
 
 class TwoTables(Frozen):
@@ -43,7 +53,7 @@ class TwoTables(Frozen):
 
 def noises(epsilon: float) -> tuple[NoisyCounts, NoisyCounts]:
     """What is added to the cells of each table."""
-    first, second = (NoisyCounts(share * epsilon / UNIT) for share in SHARES_OF_LABELS)
+    first, second = (mechanisms.NoisyCounts(share * epsilon / UNIT) for share in SHARES_OF_LABELS)
     return first, second
 
 

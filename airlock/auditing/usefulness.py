@@ -18,9 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
-
-from scipy.stats import norm
 
 from airlock.auditing.evaluation import CONFIDENCE, UNINFORMATIVE, Figure, Figures
 
@@ -32,7 +31,8 @@ _MISSED = 0.5  # of chance: a class whose recall lies below this is hardly ever 
 
 WORDS: dict[State, str] = {
     "better": "It does better than blind guessing: {told}.",
-    "finds": "It names classes no better than blind guessing does, as far as can be told: {told}. But {found}.",
+    "finds": "In accuracy it gains little or nothing over blind guessing: {told}. It does tell the classes apart, "
+    "though: {found}.",
     "unclear": "It may do no better than blind guessing: {told}.",
     "unknown": "Whether it does better than blind guessing cannot be told: {told}.",
     "hardly": "It does hardly better than blind guessing: {told}.",
@@ -112,8 +112,8 @@ def _clearly_found(found: Figures, least_gain: float) -> list[str]:
 
 def _widened(one: Figure) -> float:
     """The lower end, such that all tries hold together."""
-    error = 1.0 - CONFIDENCE
-    return one.value - (one.value - one.low) * float(norm.ppf(1 - error / (2 * _TRIES)) / norm.ppf(1 - error / 2))
+    error, quantile = 1.0 - CONFIDENCE, NormalDist().inv_cdf
+    return one.value - (one.value - one.low) * quantile(1 - error / (2 * _TRIES)) / quantile(1 - error / 2)
 
 
 def _told(found: Figures) -> str:

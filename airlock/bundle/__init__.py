@@ -31,21 +31,26 @@ reasons for and against releasing it; what must not leave goes to the `Vault`.
     reports/        a DPIA annex, a NIST SP 800-226 sheet, a registry entry: what others ask for
 """
 
-from airlock.bundle.bundle import Bundle, read, write
-from airlock.bundle.card import Card as Card
-from airlock.bundle.card import make as make_card
-from airlock.bundle.card import schema as card_schema
-from airlock.bundle.dossier import Dossier as Dossier
-from airlock.bundle.dossier import schema as dossier_schema
-from airlock.bundle.gate import Weighing as Weighing
-from airlock.bundle.gate import weigh as weigh
-from airlock.bundle.policy import Policy as Policy
-from airlock.bundle.policy import load as load_policy
-from airlock.bundle.vault import Vault as Vault
-from airlock.bundle.verify import Check as Check
-from airlock.bundle.verify import Verification as Verification
-from airlock.bundle.verify import read_verified as read_verified
-from airlock.bundle.verify import verify as verify
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.bundle.bundle import Bundle, read, write
+    from airlock.bundle.card import Card as Card
+    from airlock.bundle.card import make as make_card
+    from airlock.bundle.card import schema as card_schema
+    from airlock.bundle.dossier import Dossier as Dossier
+    from airlock.bundle.dossier import schema as dossier_schema
+    from airlock.bundle.gate import Weighing as Weighing
+    from airlock.bundle.gate import weigh as weigh
+    from airlock.bundle.policy import Policy as Policy
+    from airlock.bundle.policy import load as load_policy
+    from airlock.bundle.vault import Vault as Vault
+    from airlock.bundle.verify import Check as Check
+    from airlock.bundle.verify import Verification as Verification
+    from airlock.bundle.verify import read_verified as read_verified
+    from airlock.bundle.verify import verify as verify
 
 __all__ = [
     "Bundle",
@@ -66,3 +71,5 @@ __all__ = [
     "weigh",
     "write",
 ]
+
+lazy.load(__name__)

@@ -28,7 +28,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dp_accounting as dpa
@@ -36,7 +36,7 @@ import dp_accounting as dpa
 from airlock._version import VERSION
 from airlock.accounting import PrivacyFilter, from_json, to_json
 from airlock.accounting.guarantee import Guarantee
-from airlock.auditing import evaluation, paid_attacks
+from airlock.auditing import evaluation, paid_attacks, paid_auc
 from airlock.bundle.card import Card, evaluation_epsilon, paid_by_scores, tuning_of
 from airlock.bundle.files import parse_json, read_file, replace_file
 from airlock.bundle.packing import packing_of
@@ -53,6 +53,7 @@ from airlock.methods.contract import Channel, Plan
 if TYPE_CHECKING:
     from airlock.ledger import Held, Register
 
+PAID_ALREADY = "an unfinished run of this config is charged already: --resume goes on with it at no cost. A new one"
 _LIMIT = 1 << 16
 
 # What a release costs.
@@ -75,7 +76,7 @@ def parts_of(config: ReleaseConfig, channel: Channel, plan: Plan, order: int) ->
             parts[name] = evaluation.event(each, scores, tuning.runs, paid_by_scores(tuning))
     if config.attack_share:
         own = paid_attacks.each(config, channel.planned.guarantee)
-        parts["holdout"] = paid_attacks.events(own, config.tuning_runs)
+        parts["holdout"] = paid_auc.events(own, config.tuning_runs)
     return parts
 
 
@@ -116,6 +117,7 @@ class Outlook:
         cost: What the release costs.
         left: What is left before it.
         still_fits: The ε of the Gaussian mechanism that what is left would pay for, at the release's δ.
+        resumes: Whether an unfinished run of the same config is charged already: going on with it costs nothing.
     """
 
     place: str
@@ -125,6 +127,7 @@ class Outlook:
     cost: float
     left: float
     still_fits: float
+    resumes: bool = False
 
     @property
     def fits(self) -> bool:
@@ -133,13 +136,10 @@ class Outlook:
 
     def sentence(self) -> str:
         """In words."""
+        told = f"Register {self.place}: {PAID_ALREADY if self.resumes else 'this'} would cost {cost_up(self.cost)}"
         if self.fits:
-            return (
-                f"Register {self.place}: this would cost {cost_up(self.cost)} and leave "
-                f"{left_down(self.left - self.cost)} of {self.epsilon:g}."
-            )
-        left = f"{left_down(self.left)} of {self.epsilon:g}"
-        return f"Register {self.place}: this would cost {cost_up(self.cost)}, and only {left} is left."
+            return f"{told} and leave {left_down(self.left - self.cost)} of {self.epsilon:g}."
+        return f"{told}, and only {left_down(self.left)} of {self.epsilon:g} is left."
 
     def refusal(self) -> Refused:
         """Why it is refused, and what would fit."""
@@ -151,8 +151,15 @@ class Outlook:
         )
 
 
-def outlook(config: ReleaseConfig, channel: Channel, plan: Plan, vault: Vault) -> Outlook | None:
+def outlook(config: ReleaseConfig, channel: Channel, plan: Plan, vault: Vault, run_key: str) -> Outlook | None:
     """What a release would leave in its register; None without one. Nothing is charged.
+
+    Args:
+        config: The release.
+        channel: Its method.
+        plan: Its plan, with the attacks that are paid for.
+        vault: Where the register's mark and the key of the noise are kept.
+        run_key: Of the run, by which one that is not finished finds its reservation.
 
     Raises:
         Refused: The register cannot count it.
@@ -164,7 +171,9 @@ def outlook(config: ReleaseConfig, channel: Channel, plan: Plan, vault: Vault) -
     with open_at(found, vault) as register:
         check_counted(register, plan.guarantee, channel.facts.name)
         parts = parts_of(config, channel, plan, register.terms.order)
-        return _outlook(found, register, filter_of(register).cost(list(parts.values())), config.delta)
+        cost = filter_of(register).cost(list(parts.values()))
+        resumes = _kept(vault, run_key, register, cost) is not None
+        return replace(_outlook(found, register, cost, config.delta), resumes=resumes)
 
 
 def _outlook(found: RegisterPlace, register: Register, cost: int, delta: float) -> Outlook:

@@ -27,27 +27,15 @@ import json
 import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-import dp_accounting as dpa
 from pydantic import ConfigDict, model_validator
 
+from airlock import accounting, methods
 from airlock._version import VERSION
-from airlock.accounting import (
-    Guarantee,
-    PrivacyFilter,
-    compose,
-    compute_epsilon,
-    from_json,
-    pure,
-    raised_by,
-    repeat_and_select,
-    to_json,
-)
-from airlock.accounting.guarantee import PROTECTED
-from airlock.accounting.privacy_filter import divergence
-from airlock.auditing import evaluation, paid_attacks, perplexity, regression_errors
-from airlock.auditing.paid_attacks import PaidAttack
+from airlock.accounting.terms import PROTECTED
+from airlock.auditing import evaluation, paid_auc, perplexity, regression_errors
+from airlock.auditing.paid_auc import PaidAttack
 from airlock.bundle.contents import without_paths
 from airlock.bundle.packing import packing_of
 from airlock.bundle.receiving.input_schema import InputSchema, input_schema, text_column
@@ -80,11 +68,15 @@ from airlock.bundle.schema import (
 from airlock.config import About, Frozen, ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
-from airlock.mechanisms import Stream
-from airlock.methods.choice import is_free
-from airlock.methods.contract import KINDS, ArtefactKind, Plan, Release
+from airlock.methods.artefact import KINDS, ArtefactKind
 from airlock.methods.interface import Interface
-from airlock.methods.search import SearchFigures
+
+if TYPE_CHECKING:
+    import dp_accounting as dpa
+
+    from airlock.accounting import Guarantee
+    from airlock.mechanisms import Stream
+    from airlock.methods import Plan, Release
 
 # Format 2 added where noise was computed, 3 the attacker's access and findings, 4 interfaces, 5 student sizes and
 # features; since 6, every figure is public or paid for, and since 7, model files have one form and bundles are signed
@@ -356,17 +348,17 @@ def evaluation_epsilon(
     each = evaluation.budget(stated, config.delta, with_scores, tuning.runs, scores)
     if order is None:
         return each
-    most = divergence(promise.events, order)
+    most = accounting.divergence(promise.events, order)
     return evaluation.lowered(
-        each, lambda one: divergence(evaluation.event(one, with_scores, tuning.runs, scores), order) <= most
+        each, lambda one: accounting.divergence(evaluation.event(one, with_scores, tuning.runs, scores), order) <= most
     )
 
 
 def tuning_of(config: ReleaseConfig, plan: Plan) -> Tuning:
     """What was paid for before one result was picked."""
     figures = plan.figures
-    if not isinstance(figures, SearchFigures):
-        return Tuning(runs=config.tuning_runs, chosen=is_free(config))
+    if not isinstance(figures, methods.SearchFigures):
+        return Tuning(runs=config.tuning_runs, chosen=methods.is_free(config))
     named = {key: getattr(figures, key) for key in SearchSummary.model_fields}
     table = without_paths({**named, "candidates": [dict(one) for one in figures.candidates]})
     return Tuning(runs=1, search=SearchSummary.model_validate(table))
@@ -408,7 +400,7 @@ def paid_by_test(utility: AnyUtility | None, tuning: Tuning) -> dpa.DpEvent:
     """The events of the test part: the scores of a search, and the counts of every declared run."""
     scores = paid_by_scores(tuning)
     if utility is None:
-        return compose([] if scores is None else [scores])
+        return accounting.compose([] if scores is None else [scores])
     binned = isinstance(utility, Utility) and utility.counts.bins is not None
     return evaluation.event(utility.counts.epsilon, binned, tuning.runs, scores)
 
@@ -416,19 +408,21 @@ def paid_by_test(utility: AnyUtility | None, tuning: Tuning) -> dpa.DpEvent:
 def paid_by_scores(tuning: Tuning) -> dpa.DpEvent | None:
     """What the scores of a search cost a test record; None where there was no search."""
     own = tuning.search
-    return None if own is None else repeat_and_select(pure(own.score_epsilon), own.mean, own.shape)
+    if own is None:
+        return None
+    return accounting.repeat_and_select(accounting.pure(own.score_epsilon), own.mean, own.shape)
 
 
 def paid_by_holdout(attacks: PaidAttacks, runs: int) -> dpa.DpEvent:
     """The events of the holdout: the paid attacks of every declared run. The private part has them in addition."""
     if not attacks.attacks:
-        return compose([])
-    return paid_attacks.events(attacks.attacks[0].epsilon, runs, len(attacks.attacks))
+        return accounting.compose([])
+    return paid_auc.events(attacks.attacks[0].epsilon, runs, len(attacks.attacks))
 
 
 def _part(events: dpa.DpEvent, plain: Mapping[str, Any]) -> dict[str, Any]:
-    spent = compute_epsilon(events, plain["delta"], plain["relation"])
-    return {"epsilon": spent.epsilon, "accountant": spent.accountant, "events": to_json(events)}
+    spent = accounting.compute_epsilon(events, plain["delta"], plain["relation"])
+    return {"epsilon": spent.epsilon, "accountant": spent.accountant, "events": accounting.to_json(events)}
 
 
 def _data(facts: Facts, config: ReleaseConfig) -> DataSummary:
@@ -475,7 +469,7 @@ def _total(promise: StatedGuarantee, others: Sequence[Card]) -> Composition:
 
 def lifetime_total(register: LifetimeBudget) -> Composition:
     """What everything under a register costs so far: its filter's bound."""
-    budget = PrivacyFilter(register.epsilon, register.delta, register.order)
+    budget = accounting.PrivacyFilter(register.epsilon, register.delta, register.order)
     return Composition(releases=(), epsilon=budget.so_far(register.spent), delta=register.delta, accountant="RDP")
 
 
@@ -494,9 +488,10 @@ def total_epsilon(
     own = (promise.events, promise.parts.test.events)
     paid = [own, *((other.events, other.test_events) for other in releases)]
     ways = itertools.product(*paid) if len(releases) <= _MANY else [tuple(itertools.chain(*paid))]
-    spent = [compute_epsilon(compose([from_json(one) for one in way]), promise.delta, promise.relation) for way in ways]
+    events = [accounting.compose([accounting.from_json(one) for one in way]) for way in ways]
+    spent = [accounting.compute_epsilon(event, promise.delta, promise.relation) for event in events]
     largest = max(spent, key=lambda one: one.epsilon)
-    if raised_by(promise.accountant_version)[1] and largest.epsilon < promise.epsilon:
+    if accounting.raised_by(promise.accountant_version)[1] and largest.epsilon < promise.epsilon:
         return promise.epsilon, promise.accountant
     return (largest.epsilon, largest.accountant) if math.isfinite(largest.epsilon) else (None, None)
 
@@ -515,9 +510,10 @@ def _other(card: Card) -> OtherRelease:
     """The entry for another release; its ε is dp-accounting's, even where a plugin's accountant raised it."""
     promise = card.guarantee
     epsilon = promise.epsilon
-    if raised_by(promise.accountant_version)[1] and epsilon is not None:
+    if accounting.raised_by(promise.accountant_version)[1] and epsilon is not None:
         accountant = "pld" if promise.accountant == "PLD" else "rdp"
-        epsilon = compute_epsilon(from_json(promise.events), promise.delta, promise.relation, accountant).epsilon
+        events = accounting.from_json(promise.events)
+        epsilon = accounting.compute_epsilon(events, promise.delta, promise.relation, accountant).epsilon
     return OtherRelease(
         release_id=card.release_id,
         name=card.data.name,

@@ -36,6 +36,7 @@ from torch import nn
 
 from airlock import nets
 from airlock.bundle import export
+from airlock.bundle.contents import FP16, INT8
 from airlock.bundle.schema import Compression, Cost, OnnxForm, OnTest
 from airlock.data import Records, Split
 from airlock.errors import NetError
@@ -44,7 +45,6 @@ from airlock.training.devices import to_input
 
 # Smaller forms.
 
-INT8, FP16 = "model.int8.onnx", "model.fp16.onnx"
 NAMES = {INT8: "8-bit integers", FP16: "16-bit floats"}
 # Largest mean difference in logits from model.onnx over random inputs, relative to the largest logit.
 TOLERANCES: Mapping[str, float] = {INT8: 0.1, FP16: 0.01}

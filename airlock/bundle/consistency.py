@@ -13,10 +13,9 @@ import importlib.util
 import math
 from collections.abc import Callable
 
+from airlock import accounting
 from airlock._version import VERSION
-from airlock.accounting import PrivacyFilter, compute_epsilon, from_json, raised_by, to_json
-from airlock.accounting.epsilon import Relation
-from airlock.accounting.guarantee import PROTECTED
+from airlock.accounting.terms import PROTECTED, Relation
 from airlock.auditing import perplexity, regression_errors
 from airlock.auditing.evaluation import figures
 from airlock.bundle import bundle
@@ -90,7 +89,7 @@ def _skip() -> Defects:
 
 def _gives(card: Card | None) -> str:
     """What the check of ε shows; if a plugin's accountant raised it, with dp-accounting's own figure."""
-    whose = None if card is None else raised_by(card.guarantee.accountant_version)[1]
+    whose = None if card is None else accounting.raised_by(card.guarantee.accountant_version)[1]
     if card is None or whose is None:
         return "The recorded events give the stated ε."
     try:
@@ -109,7 +108,7 @@ def epsilon_defects(promise: StatedGuarantee | OlderGuarantee, asked: float) -> 
     An ε that a plugin's accountant raised may be larger than dp-accounting's, but never smaller.
     """
     recomputed, version = _recompute(promise, promise.relation)
-    plain, whose = raised_by(promise.accountant_version)
+    plain, whose = accounting.raised_by(promise.accountant_version)
     larger = promise.epsilon is None or (recomputed is not None and promise.epsilon > recomputed)
     defects = [] if whose and larger else list(_differs("ε", promise.epsilon, recomputed, version == plain))
     if promise.status == "proven" and (promise.epsilon is None or promise.epsilon > asked * (1 + 1e-9)):
@@ -137,17 +136,19 @@ def _parts(card: Card) -> Defects:
     if card.audit.attacks:
         if len({one.epsilon for one in card.audit.attacks}) > 1:
             defects.append("Attack figures have one ε each, and it is the same.")
-        if (promise.events.get("events") or [None])[-1] != to_json(holdout):
+        if (promise.events.get("events") or [None])[-1] != accounting.to_json(holdout):
             defects.append("The private part does not pay for the attack figures on the card.")
     defects += _search(card)
     wanted = {"test": paid_by_test(card.measured, card.tuning), "holdout": holdout}
     for name, events in wanted.items():
         part = getattr(parts, name)
-        if part.events != to_json(events):
+        if part.events != accounting.to_json(events):
             defects.append(f"The events of the {name} part are not those of what the card says about it.")
             continue
-        spent = compute_epsilon(events, promise.delta, promise.relation, "pld" if part.accountant == "PLD" else "rdp")
-        same = spent.version == raised_by(promise.accountant_version)[0]
+        spent = accounting.compute_epsilon(
+            events, promise.delta, promise.relation, "pld" if part.accountant == "PLD" else "rdp"
+        )
+        same = spent.version == accounting.raised_by(promise.accountant_version)[0]
         defects += _differs(f"ε of the {name} part", part.epsilon, spent.epsilon, same)
         protects = promise.status == "proven" and promise.unit in PROTECTED
         most = promise.epsilon if protects else card.target.epsilon
@@ -173,7 +174,7 @@ def _total(card: Card) -> Defects:
     same_version = False
     for other in card.total.releases:
         recomputed, version = _recompute(other, card.guarantee.relation)
-        same_version = version == raised_by(card.guarantee.accountant_version)[0]
+        same_version = version == accounting.raised_by(card.guarantee.accountant_version)[0]
         defects += _differs(f"ε of release {other.release_id[:8]}", other.epsilon, recomputed, False)
     total = card.guarantee.epsilon
     if card.total.releases:
@@ -186,9 +187,9 @@ def _lifetime(card: Card, register: LifetimeBudget) -> Defects:
     if card.total.releases:
         return ["With a register, no other releases are declared."]
     try:
-        budget = PrivacyFilter(register.epsilon, register.delta, register.order)
+        budget = accounting.PrivacyFilter(register.epsilon, register.delta, register.order)
         parts = card.guarantee.parts
-        cost = budget.cost([from_json(part.events) for part in (parts.private, parts.test, parts.holdout)])
+        cost = budget.cost([accounting.from_json(part.events) for part in (parts.private, parts.test, parts.holdout)])
     except AirlockError as error:
         return [f"The register could not have counted this release: {error}"]
     defects = []
@@ -205,8 +206,8 @@ def _recompute(
     promise: StatedGuarantee | OlderGuarantee | OtherRelease, relation: Relation
 ) -> tuple[float | None, str]:
     """The ε of the recorded events under the recorded accountant (None if unbounded), and the version used."""
-    spent = compute_epsilon(
-        from_json(promise.events), promise.delta, relation, "pld" if promise.accountant == "PLD" else "rdp"
+    spent = accounting.compute_epsilon(
+        accounting.from_json(promise.events), promise.delta, relation, "pld" if promise.accountant == "PLD" else "rdp"
     )
     return (None if promise.unit == "none" or math.isinf(spent.epsilon) else spent.epsilon), spent.version
 

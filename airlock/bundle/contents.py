@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from airlock.bundle.compression import FP16, INT8
 from airlock.bundle.files import digest, open_plain, read_file
 from airlock.data.feature_files import MANIFEST, NAME
 from airlock.errors import FormatError
@@ -30,6 +29,7 @@ SIGNATURE, APPROVAL = "model.sig", "approval.sig"
 SIGNATURES = (SIGNATURE, APPROVAL)  # they cover all other files, and are in no list themselves
 PATH_REMOVED = "(a path, removed)"
 _LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
+INT8, FP16 = "model.int8.onnx", "model.fp16.onnx"
 SMALLER = (INT8, FP16)  # in addition to the network, where a student leaves
 # Every file that a bundle can have, and the most bytes that are read from it; protobuf is limited to 2 GiB.
 LIMITS = {

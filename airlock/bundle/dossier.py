@@ -12,15 +12,13 @@ import datetime
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from airlock._version import VERSION
-from airlock.accounting import Guarantee
 from airlock.auditing import evaluation, perplexity, regression_errors
-from airlock.auditing.audit_game import Verdict
 from airlock.auditing.evaluation import Figures
 from airlock.auditing.perplexity import LanguageFigures
 from airlock.auditing.regression_errors import ErrorFigures
@@ -34,8 +32,12 @@ from airlock.bundle.schema import Decision, OnTest, ReleaseId, StatedGuarantee
 from airlock.bundle.vault import Vault
 from airlock.config import About, Count, Delta, Epsilon, Frozen, TargetRange
 from airlock.errors import FormatError
-from airlock.methods.contract import Release
-from airlock.training.outcomes import Outcomes
+
+if TYPE_CHECKING:
+    from airlock.accounting import Guarantee
+    from airlock.auditing.audit_game import Verdict
+    from airlock.methods import Release
+    from airlock.training.outcomes import Outcomes
 
 DOSSIER_VERSION = 1
 SCHEMA_ID = "urn:airlock:dossier:1"

@@ -10,12 +10,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from airlock import nets
-from airlock.bundle import export, models
 from airlock.bundle.contents import (
     CARD,
     CONFIG,
@@ -46,6 +43,9 @@ from airlock.mechanisms import reconstruction
 from airlock.methods.artefact import Artefact, ArtefactKind, FeatureSet, NetworkArtefact
 from airlock.methods.contract import Channel, Secrets
 from airlock.methods.interface import Interface
+
+if TYPE_CHECKING:
+    from torch import nn
 
 A = TypeVar("A", bound=Artefact)
 S = TypeVar("S")
@@ -172,12 +172,16 @@ class _Networks(Packing[NetworkArtefact, NetworkSummary]):
 
     def reopen(self, files: Contents, summary: NetworkSummary, details: Mapping[str, Any], net: str | None) -> Any:
         """A built-in network by its name, or the user's own if one is given."""
+        from airlock.bundle import models
+
         shape, name = summary.input_shape, net or summary.name
         own = nets.create(net, shape, summary.outputs, seed=0) if net is not None else None
         return NetworkArtefact(models.open_net(files, summary, own), name, shape, summary.classes, summary.target)
 
     def size(self, artefact: NetworkArtefact) -> int:
         """The size of its weights."""
+        from airlock.bundle import export
+
         return len(export.to_safetensors(artefact))
 
     def name(self, method: str, summary: NetworkSummary) -> str:
@@ -186,6 +190,8 @@ class _Networks(Packing[NetworkArtefact, NetworkSummary]):
 
     def files(self, artefact: NetworkArtefact) -> dict[str, bytes]:
         """The weights, and the network as ONNX."""
+        from airlock.bundle import export
+
         return {SAFETENSORS: export.to_safetensors(artefact), ONNX: export.to_onnx(artefact)}
 
     def config_net(self, artefact: NetworkArtefact, asked: str) -> str:
@@ -198,6 +204,8 @@ class _Networks(Packing[NetworkArtefact, NetworkSummary]):
 
     def model_tests(self, files: Contents, summary: NetworkSummary | None, net: nn.Module | None) -> list[Test]:
         """Whether both files load and compute the same."""
+        from airlock.bundle import models
+
         return models.tests(files, summary, net)
 
 

@@ -26,8 +26,8 @@ import numpy as np
 from pydantic import Field
 
 from airlock.accounting import PrivacyFilter, compose, compute_epsilon, from_json
-from airlock.accounting.guarantee import Unit
 from airlock.accounting.privacy_filter import UNIT
+from airlock.accounting.terms import Unit
 from airlock.bundle.files import claim, claimed, parse_json, read_file, replace_file
 from airlock.bundle.vault import Vault
 from airlock.config import Frozen, ReleaseConfig, load_project

@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from airlock.accounting.epsilon import Relation
-from airlock.accounting.guarantee import Claim, Status, Unit
+from airlock.accounting.terms import Claim, Relation, Status, Unit
 from airlock.auditing.evaluation import Evaluation, Figures
-from airlock.auditing.paid_attacks import PaidAttack
+from airlock.auditing.paid_auc import PaidAttack
 from airlock.auditing.perplexity import LanguageFigures, LossCounts
 from airlock.auditing.regression_errors import ErrorCounts, ErrorFigures
 from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, ReadOff, Shape, TargetRange

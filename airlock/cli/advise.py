@@ -64,6 +64,9 @@ def advise(
         help="For a table: a column and its values, age=0..110 or city=Bern,Chur. Repeatable; others are not read.",
         show_default=False,
     ),
+    text: str | None = typer.Option(
+        None, "--text", help="For records that are texts: the column that holds them.", show_default=False
+    ),
     person: str | None = typer.Option(
         None, "--person", help="For your own data: the column that says whose a record is.", show_default=False
     ),
@@ -94,7 +97,7 @@ def advise(
 ) -> None:
     """Rank all methods for a need, before any record is read, and write the config of the first."""
     need = {"receives": receives, "runs_on": runs_on, "queries": queries, "public": public}
-    own = _declared(label, classes, target, records, column, shape) | _of_people(person, people)
+    own = _declared(label, classes, target, records, column, shape, text) | _of_people(person, people)
     asks = _ask_for(config, data, need)
     if asks:
         data = typer.prompt("Which records (a name from `airlock datasets`, or your file)", default="digits", err=True)
@@ -114,9 +117,8 @@ def advise(
     given |= own
     asked = from_table(table, overrides(settings) | given, folder=config.parent if config else None)
     found = choose(asked, data_dir)
-    text = as_toml(release_for(asked, found, data_dir), found.sentence) if write is not None else ""
     if write is not None:
-        replace_file(write, text)
+        replace_file(write, as_toml(release_for(asked, found, data_dir), found.sentence))
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
@@ -125,11 +127,11 @@ def advise(
 
 def _declared(
     label: str | None, classes: str | None, target: str | None, records: int | None, columns: list[str],
-    shape: str | None,
+    shape: str | None, text: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What is declared about the user's own data, as keys of a config."""
     read = dict(map(_column, columns)) or None
-    known: dict[str, object] = {"data.label": label, "data.records": records, "data.columns": read}
+    known: dict[str, object] = {"data.label": label, "data.records": records, "data.columns": read, "data.text": text}
     known |= {"data.classes": _classes(classes) if classes is not None else None}
     known |= {"data.target": _target(target) if target is not None else None}
     known |= {"data.shape": parse_shape(shape) if shape is not None else None}
@@ -221,7 +223,7 @@ OWN = (
     "is known about such data, not by looking at the records: Airlock does not look at them either."
 )
 HEADER = "Of {file} the header alone was read. These column names count as public: {names}."
-NONE = "-"
+NONE, TEXT = "-", "text"
 CLASSES_OR_RANGE = (
     "Its classes, such as no,yes (10: they are numbered 0 to 9), or the range of a number to predict, such as 0..60 "
     "days"
@@ -235,7 +237,9 @@ def _ask_about(source: str, known: dict[str, Any]) -> dict[str, Any]:
     path = Path(source)
     table = path.suffix.lower() in (".csv", ".parquet", ".pq")
     learnt = ["data.classes"] if "data.target" not in known else []
-    needed = ["data.label"] * table + learnt + ["data.records"] + ["data.columns"] * table
+    needed = (
+        ["data.label"] * table + learnt + ["data.records"] + ["data.columns"] * (table and "data.text" not in known)
+    )
     needed += ["data.shape"] * path.is_dir()
     missing = [key for key in needed if key not in known]
     if not path.exists() or not missing:
@@ -254,9 +258,7 @@ def _ask_about(source: str, known: dict[str, Any]) -> dict[str, Any]:
         asked |= _ask_whose([name for name in names if name != asked.get("data.label", known.get("data.label"))])
     if "data.columns" in missing:
         said = {**known, **asked}
-        asked["data.columns"] = _ask_columns(
-            [n for n in names if n not in (said["data.label"], said.get("data.person"))]
-        )
+        asked |= _ask_columns([n for n in names if n not in (said["data.label"], said.get("data.person"))])
     return asked
 
 
@@ -310,14 +312,17 @@ def _ask_whose(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _ask_columns(names: Sequence[str]) -> dict[str, object]:
-    """What each column may hold; those that are left out are never read."""
-    tell("", f"Each column: its range as 0..110, its values as A,B,C, or {NONE} to leave it out.")
+    """What each column may hold, or which one holds the texts; those that are left out are never read."""
+    tell("", f"Each column: its range as 0..110, its values as A,B,C, {TEXT} for free text, or {NONE} to leave it out.")
     found: dict[str, object] = {}
     for name in names:
-        what = _ask(name, lambda text, name=name: None if text == NONE else _values(name, text))  # type: ignore[misc]
-        if what is not None:
+        what = _ask(name, lambda said, name=name: said if said in (NONE, TEXT) else _values(name, said))  # type: ignore[misc]
+        if what == TEXT:
+            tell("", f"Records are the texts in '{name}': no other column is read.")
+            return {"data.text": name}
+        if what != NONE:
             found[name] = what
-    return found
+    return {"data.columns": found}
 
 
 def _ask_where() -> Path | None:

@@ -181,7 +181,7 @@ def plan(
             | ({"register": asdict(counted)} if counted else {})
             | _search_json(made)
         )
-        if counted and not counted.fits:
+        if counted and not (counted.fits or counted.resumes):
             raise counted.refusal()
         return
     _print_table(made, parts, is_free(asked))
@@ -194,7 +194,7 @@ def plan(
         print_lines(lambda width, plain: NO_CURVE)
     if counted:
         print_lines(lambda width, plain: counted.sentence())
-        if not counted.fits:
+        if not (counted.fits or counted.resumes):
             raise counted.refusal()
     if figure is not None:
         print_lines(lambda width, plain: f"Figure: {shown(figure)}")

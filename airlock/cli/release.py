@@ -195,6 +195,7 @@ def print_summary(outcome: Outcome, out: Path) -> None:
     """A summary of the card."""
     from airlock.auditing.perplexity import rows as language_rows
     from airlock.auditing.regression_errors import rows as error_rows
+    from airlock.auditing.usefulness import compare_with_blind
     from airlock.bundle.rendering.text import CHOSEN
 
     card, inside = outcome.bundle.card, outcome.dossier
@@ -206,6 +207,7 @@ def print_summary(outcome: Outcome, out: Path) -> None:
     if card.utility is not None:
         one = card.utility.figures.accuracy
         rows.append(["accuracy, on the card", _interval(one.value, one.low, one.high)])
+        rows.append(["beside guessing, on the card", compare_with_blind(card.utility.figures).sentence])
     if inside.utility is not None:
         exact = inside.utility.figures.accuracy
         rows.append(["accuracy, exact, stays inside", _interval(exact.value, exact.low, exact.high)])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _STDIN = "-"
 _PARQUET = (".parquet", ".pq")
+_COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet takes for a formula
+_NUMBER = re.compile(r"[+-][0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 @translate_errors
@@ -204,8 +207,13 @@ def _cells(found: Predictions, first: int) -> list[list[str]]:
     lines = []
     for place, (name, chances) in enumerate(zip(found.names, found.probabilities.tolist(), strict=True)):
         cells = [f"{chance:.6g}" for chance in chances] if name is not None else [""] * len(chances)
-        lines.append([str(first + place + 1), name or "", *cells])
+        lines.append([str(first + place + 1), _inert(name or ""), *cells])
     return lines
+
+
+def _inert(name: str) -> str:
+    """A class name as a cell that no spreadsheet computes, for whoever made the bundle chose it; a number as it is."""
+    return name if not name.startswith(_COMPUTED) or _NUMBER.fullmatch(name) else f"'{name}"
 
 
 def _as_parquet(header: list[str], found: Predictions) -> bytes:

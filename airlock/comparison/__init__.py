@@ -18,17 +18,22 @@ In: a `CompareConfig`. Out: a `Comparison`, as JSON, as CSV and as a page. It is
     charts    its charts
 """
 
-from airlock.comparison.page import Comparison
-from airlock.comparison.values import Advice as Advice
-from airlock.comparison.values import AttackSummary as AttackSummary
-from airlock.comparison.values import Cell as Cell
-from airlock.comparison.values import ComparedData as ComparedData
-from airlock.comparison.values import Dropped as Dropped
-from airlock.comparison.values import MethodVerdict as MethodVerdict
-from airlock.comparison.values import Need as Need
-from airlock.comparison.values import Ranked as Ranked
-from airlock.comparison.values import Row as Row
-from airlock.comparison.values import Skipped as Skipped
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.comparison.page import Comparison
+    from airlock.comparison.values import Advice as Advice
+    from airlock.comparison.values import AttackSummary as AttackSummary
+    from airlock.comparison.values import Cell as Cell
+    from airlock.comparison.values import ComparedData as ComparedData
+    from airlock.comparison.values import Dropped as Dropped
+    from airlock.comparison.values import MethodVerdict as MethodVerdict
+    from airlock.comparison.values import Need as Need
+    from airlock.comparison.values import Ranked as Ranked
+    from airlock.comparison.values import Row as Row
+    from airlock.comparison.values import Skipped as Skipped
 
 __all__ = [
     "Advice",
@@ -43,3 +48,5 @@ __all__ = [
     "Row",
     "Skipped",
 ]
+
+lazy.load(__name__)

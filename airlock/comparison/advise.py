@@ -16,7 +16,7 @@ from pathlib import Path
 import tomli_w
 
 from airlock import data, methods
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.comparison.cell import planned_questions
 from airlock.comparison.matrix import PLAIN, Matrix, title_of, try_plan
 from airlock.comparison.settings import CompareConfig

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from airlock import data, methods
-from airlock.accounting.guarantee import PROTECTED
+from airlock.accounting.terms import PROTECTED
 from airlock.auditing import Audit, judge, proportion_interval
 from airlock.auditing.evaluation import Figures, exact
 from airlock.auditing.usefulness import compare_with_blind

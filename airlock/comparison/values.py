@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.auditing.result import Aim, View
 from airlock.auditing.usefulness import REJECTED, State
 from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, Shape, Signed

@@ -26,37 +26,42 @@ nothing in this package unpickles, and nothing is allocated because a header say
     limits         how much memory a file may claim, and a file in place of memory; how a bad file is reported
 """
 
-from airlock.data.limits import MAX_BYTES_VARIABLE as MAX_BYTES_VARIABLE
-from airlock.data.loading import describe as describe
-from airlock.data.loading import load as load
-from airlock.data.public import add_public as add_public
-from airlock.data.public import describe_public as describe_public
-from airlock.data.public import digest as digest
-from airlock.data.public import halve as halve
-from airlock.data.public import open_public as open_public
-from airlock.data.sources import FOLDER_VARIABLE as FOLDER_VARIABLE
-from airlock.data.sources import Listing as Listing
-from airlock.data.sources import Place as Place
-from airlock.data.sources import Source as Source
-from airlock.data.sources import find_all as find_all
-from airlock.data.sources import register as register
-from airlock.data.split import (
-    Facts,
-    Groups,
-    Part,
-    Public,
-    Records,
-    Split,
-    at_most,
-    content_digests,
-    divide,
-    joined,
-    limited,
-    person_digests,
-    shard,
-    share,
-)
-from airlock.data.validate import Raw as Raw
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.data.limits import MAX_BYTES_VARIABLE as MAX_BYTES_VARIABLE
+    from airlock.data.loading import describe as describe
+    from airlock.data.loading import load as load
+    from airlock.data.public import add_public as add_public
+    from airlock.data.public import describe_public as describe_public
+    from airlock.data.public import digest as digest
+    from airlock.data.public import halve as halve
+    from airlock.data.public import open_public as open_public
+    from airlock.data.sources import FOLDER_VARIABLE as FOLDER_VARIABLE
+    from airlock.data.sources import Listing as Listing
+    from airlock.data.sources import Place as Place
+    from airlock.data.sources import Source as Source
+    from airlock.data.sources import find_all as find_all
+    from airlock.data.sources import register as register
+    from airlock.data.split import (
+        Facts,
+        Groups,
+        Part,
+        Public,
+        Records,
+        Split,
+        at_most,
+        content_digests,
+        divide,
+        joined,
+        limited,
+        person_digests,
+        shard,
+        share,
+    )
+    from airlock.data.validate import Raw as Raw
 
 __all__ = [
     "FOLDER_VARIABLE",
@@ -89,3 +94,5 @@ __all__ = [
     "shard",
     "share",
 ]
+
+lazy.load(__name__)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -216,3 +217,8 @@ def _parsed(text: bytes) -> tuple[Any, dict[str, Any]]:
             f"a {FILE} as the tokenizers library writes it", "something else", do="Check data.tokenizer."
         ) from error
     return encoder, table["model"]
+
+
+def largest_loss(vocabulary: int) -> float:
+    """Ln V, which guessing one of V tokens costs; a text has so many different numbers, of which 0 is no token."""
+    return math.log(vocabulary - 1)

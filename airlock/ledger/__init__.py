@@ -17,17 +17,22 @@ ledger too: in, the lifetime budget of a data set; out, a reservation for each r
     register     the lifetime budget of a data set
 """
 
-from airlock.ledger.chain import digest
-from airlock.ledger.keys import KeyStore as KeyStore
-from airlock.ledger.ledger import Balance as Balance
-from airlock.ledger.ledger import Ledger as Ledger
-from airlock.ledger.ledger import Terms as Terms
-from airlock.ledger.mark import mark_name
-from airlock.ledger.register import Charged, Held, Register, RegisterTerms
-from airlock.ledger.state import Key as Key
-from airlock.ledger.transaction import Charge, Replay, Rules, Spend
-from airlock.ledger.units import budget_in_units, cost_in_units
-from airlock.ledger.verify import LedgerVerification as LedgerVerification
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.ledger.chain import digest
+    from airlock.ledger.keys import KeyStore as KeyStore
+    from airlock.ledger.ledger import Balance as Balance
+    from airlock.ledger.ledger import Ledger as Ledger
+    from airlock.ledger.ledger import Terms as Terms
+    from airlock.ledger.mark import mark_name
+    from airlock.ledger.register import Charged, Held, Register, RegisterTerms
+    from airlock.ledger.state import Key as Key
+    from airlock.ledger.transaction import Charge, Replay, Rules, Spend
+    from airlock.ledger.units import budget_in_units, cost_in_units
+    from airlock.ledger.verify import LedgerVerification as LedgerVerification
 
 __all__ = [
     "Balance",
@@ -49,3 +54,5 @@ __all__ = [
     "digest",
     "mark_name",
 ]
+
+lazy.load(__name__)

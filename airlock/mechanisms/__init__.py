@@ -19,26 +19,31 @@ Randomness is passed in as a `Stream`. The cost of one call is the mechanism's `
     density        the exponential mechanism over a kernel density estimate
 """
 
-from airlock.mechanisms.aggregate import (
-    ShardDensity,
-    ShardMean,
-    ShardProbabilities,
-    ShardVotes,
-    SureVotes,
-    bounded,
-    probable,
-)
-from airlock.mechanisms.clipping import BALANCE, Clip, clip_factors
-from airlock.mechanisms.counts import NoisyCounts
-from airlock.mechanisms.discrete import GridNoise
-from airlock.mechanisms.exponential import ExponentialMechanism
-from airlock.mechanisms.gaussian import GaussianNoise
-from airlock.mechanisms.kmeans import PrivateKMeans
-from airlock.mechanisms.laplace import LaplaceNoise
-from airlock.mechanisms.local import LocalGaussian, RandomisedResponse
-from airlock.mechanisms.quantile import QuantileBound
-from airlock.mechanisms.randomness import Place, Randomness, Stream
-from airlock.mechanisms.repeat_and_select import RepeatAndSelect
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.mechanisms.aggregate import (
+        ShardDensity,
+        ShardMean,
+        ShardProbabilities,
+        ShardVotes,
+        SureVotes,
+        bounded,
+        probable,
+    )
+    from airlock.mechanisms.clipping import BALANCE, Clip, clip_factors
+    from airlock.mechanisms.counts import NoisyCounts
+    from airlock.mechanisms.discrete import GridNoise
+    from airlock.mechanisms.exponential import ExponentialMechanism
+    from airlock.mechanisms.gaussian import GaussianNoise
+    from airlock.mechanisms.kmeans import PrivateKMeans
+    from airlock.mechanisms.laplace import LaplaceNoise
+    from airlock.mechanisms.local import LocalGaussian, RandomisedResponse
+    from airlock.mechanisms.quantile import QuantileBound
+    from airlock.mechanisms.randomness import Place, Randomness, Stream
+    from airlock.mechanisms.repeat_and_select import RepeatAndSelect
 
 __all__ = [
     "BALANCE",
@@ -65,3 +70,5 @@ __all__ = [
     "clip_factors",
     "probable",
 ]
+
+lazy.load(__name__)

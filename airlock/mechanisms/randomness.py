@@ -20,13 +20,14 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Place = Literal["cpu", "gpu"]
 
@@ -89,6 +90,8 @@ class Stream:
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """Uniform on the 2^52 midpoints of (0, 1): never 0, never 1, and exact in float64."""
+        import torch
+
         self._spend()
         values = torch.empty(count, dtype=torch.float64)
         _Words(self._key).midpoints(values)
@@ -96,6 +99,8 @@ class Stream:
 
     def uniform_blocks(self, count: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
         """The same numbers, each block with its first position; it is valid until the next one is requested."""
+        import torch
+
         self._spend()
         words, room = _Words(self._key), torch.empty(min(count, _BLOCK), dtype=torch.float64)
         for start in range(0, count, _BLOCK):
@@ -117,6 +122,8 @@ class Stream:
         p and pairs + p. A block is valid until the next one is requested, which reuses its memory: allocating would
         cost more than the numbers.
         """
+        import torch
+
         self._spend()
         self.note_drawn("cpu")
         pairs = _pairs(count)
@@ -161,6 +168,8 @@ class Normals:
 
     def blocks(self, start: int, stop: int, scale: float = 1.0) -> Iterator[tuple[int, Tensor]]:
         """The numbers from `start` to before `stop` at this scale: each block with its first position."""
+        import torch
+
         self._spend(start, stop)
         self._stream.note_drawn("cpu")
         pairs = _pairs(self.count)
@@ -173,6 +182,8 @@ class Normals:
         self, start: int, stop: int, half: Callable[[Tensor], Tensor], scale: float
     ) -> Iterator[tuple[int, Tensor]]:
         """One number from each of these pairs; whole blocks of the cipher are computed, as in `normal_blocks`."""
+        import torch
+
         first, skip = start // _WORDS * _WORDS, start // _WORDS
         radii = _Words(self._key, skip=skip)
         angles = _Words(self._key, skip=_pairs(self.count) // _WORDS + skip)
@@ -224,6 +235,8 @@ class _Words:
 
         Exact: the bits are placed after the exponent of 1, and 1 - 2^-53 is subtracted.
         """
+        import torch
+
         self.fill(room.numpy())
         bits = room.view(torch.int64)
         bits.bitwise_right_shift_(12).bitwise_and_((1 << 52) - 1).bitwise_or_(0x3FF << 52)

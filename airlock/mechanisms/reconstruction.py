@@ -53,12 +53,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from scipy import stats
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from airlock.config import Positive, Proportion
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LEVELS = (20.0, 24.0, 28.0, 32.0)  # dB that a card speaks of
 CONFIDENCE = 0.95
@@ -90,14 +90,18 @@ def bound(blind: float, noise_multiplier: float, runs: int = 1) -> float:
         noise_multiplier: Of the noise.
         runs: How often noise was added before one result was picked.
     """
+    from scipy.stats import norm
+
     if blind >= 1:
         return 1.0
-    return float(stats.norm.cdf(stats.norm.ppf(blind) + math.sqrt(runs) / (2 * noise_multiplier)))
+    return float(norm.cdf(norm.ppf(blind) + math.sqrt(runs) / (2 * noise_multiplier)))
 
 
 def multiplier_for(blind: float, probability: float, runs: int = 1) -> float:
     """The least noise multiplier at which `bound` is at most `probability`, which must be above `blind`."""
-    return float(math.sqrt(runs) / (2 * (stats.norm.ppf(probability) - stats.norm.ppf(blind))))
+    from scipy.stats import norm
+
+    return float(math.sqrt(runs) / (2 * (norm.ppf(probability) - norm.ppf(blind))))
 
 
 def blind_guess(
@@ -120,6 +124,8 @@ def blind_guess(
         rows: n, the most rows of one person.
         confidence: Of all bounds together.
     """
+    import torch
+
     flat = pictures.flatten(1).float()
     place = torch.randperm(len(flat), generator=torch.Generator().manual_seed(seed)).to(flat.device)
     own = torch.zeros(len(flat), dtype=torch.long) if labels is None else labels.long()
@@ -140,6 +146,8 @@ def blind_guess(
 
 def _near(first: Tensor, second: Tensor, levels: Sequence[float]) -> list[int]:
     """The largest number of `second` within 2r of one of `first`, for each level."""
+    import torch
+
     most = torch.zeros(len(levels), dtype=torch.long)
     squares = [4 * first.shape[1] * 10 ** (-level / 10) for level in levels]  # of 2r
     for start in range(0, len(first) if len(second) else 0, _BLOCK):
@@ -151,7 +159,9 @@ def _near(first: Tensor, second: Tensor, levels: Sequence[float]) -> list[int]:
 
 def _upper(hits: int, count: int, alpha: float) -> float:
     """Clopper and Pearson's upper bound."""
-    return 1.0 if hits >= count else float(stats.beta.ppf(1 - alpha, hits + 1, count - hits))
+    from scipy.stats import beta
+
+    return 1.0 if hits >= count else float(beta.ppf(1 - alpha, hits + 1, count - hits))
 
 
 def recovery(

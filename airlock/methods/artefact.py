@@ -14,19 +14,22 @@ import shutil
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
 
-import dp_accounting as dpa
 import numpy as np
-from torch import nn
 
 from airlock.config import TargetRange
 from airlock.data import Facts, Split
 from airlock.data.feature_files import Manifest, load
-from airlock.mechanisms.reconstruction import Recovery
 from airlock.methods.case import Arrays, Disclosed, Secrets
 from airlock.methods.interface import OpenAnswerer
-from airlock.training import Run
+
+if TYPE_CHECKING:
+    import dp_accounting as dpa
+    from torch import nn
+
+    from airlock.mechanisms.reconstruction import Recovery
+    from airlock.training import Run
 
 ArtefactKind = Literal["network", "interface", "features"]
 KINDS: tuple[ArtefactKind, ...] = get_args(ArtefactKind)

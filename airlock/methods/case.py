@@ -20,17 +20,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import dp_accounting as dpa
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.accounting import Claim, Guarantee
-from airlock.accounting.epsilon import LARGEST, compute_epsilon, deltas
-from airlock.accounting.pld import LossAccountant
+from airlock import accounting
+from airlock.accounting.terms import Claim
 from airlock.data import Facts, Records, Split
 from airlock.mechanisms import Randomness, Stream
+
+if TYPE_CHECKING:
+    import dp_accounting as dpa
 
 Arrays = Mapping[str, NDArray[Any]]
 Secrets = Mapping[str, Arrays]  # what stays in the vault, by file name
@@ -92,7 +93,7 @@ class LessNoise:
         with_it, without = mass._probs, mass._probs * np.exp(-losses)
         one, other = (np.cumsum(side[::-1]) for side in (with_it, without))
         one += mass._infinity_mass
-        epsilon = min(float(accounted.get_epsilon(self.delta)), LARGEST)
+        epsilon = min(float(accounted.get_epsilon(self.delta)), accounting.LARGEST)
         return Alternative(epsilon, np.clip(one, 0, 1), np.clip(other, 0, 1))
 
     def in_words(self, divisor: float) -> str:
@@ -101,9 +102,9 @@ class LessNoise:
             return f"which this mechanism has with its noise divided by {divisor:.2f}"
         return f"which Gaussian noise that just meets the claimed zCDP has when it is divided by {divisor:.2f}"
 
-    def _losses(self, divisor: float) -> LossAccountant:
-        claimed = min(max(compute_epsilon(self.event, self.delta).epsilon, _FINEST), _COARSEST)
-        accountant = LossAccountant(_INTERVAL * claimed * divisor)
+    def _losses(self, divisor: float) -> accounting.LossAccountant:
+        claimed = min(max(accounting.compute_epsilon(self.event, self.delta).epsilon, _FINEST), _COARSEST)
+        accountant = accounting.LossAccountant(_INTERVAL * claimed * divisor)
         accountant.compose(scaled(self.event, 1.0 / divisor))
         return accountant
 
@@ -130,7 +131,7 @@ class Case:
 
     @classmethod
     def of_proven(
-        cls, guarantee: Guarantee, pair: str, statistics: tuple[str, ...], run: Runs, reach: float = 1.0
+        cls, guarantee: accounting.Guarantee, pair: str, statistics: tuple[str, ...], run: Runs, reach: float = 1.0
     ) -> Case:
         """The case of a proven guarantee: claim, curve and family follow from its events.
 
@@ -244,7 +245,7 @@ def curve_of(event: dpa.DpEvent, epsilon: float) -> tuple[tuple[float, float], .
     Insufficient noise is detected at a small ε within hundreds of runs, but at a small δ only within many thousands.
     """
     epsilons = [share * epsilon for share in _SHARES]
-    return tuple(zip(epsilons, deltas(event, epsilons), strict=True))
+    return tuple(zip(epsilons, accounting.deltas(event, epsilons), strict=True))
 
 
 def less_noise(event: dpa.DpEvent, delta: float, reach: float = 1.0) -> LessNoise | None:
@@ -262,6 +263,8 @@ def scaled(event: dpa.DpEvent, factor: float) -> dpa.DpEvent:
     Raises:
         ValueError: Its noise is not known.
     """
+    import dp_accounting as dpa
+
     if isinstance(event, dpa.GaussianDpEvent | dpa.LaplaceDpEvent):
         return type(event)(event.noise_multiplier * factor)
     if isinstance(event, dpa.ZCDpEvent) and event.rho > 0 and not event.xi:
@@ -276,5 +279,7 @@ def scaled(event: dpa.DpEvent, factor: float) -> dpa.DpEvent:
 
 
 def _exact(event: dpa.DpEvent) -> bool:
+    import dp_accounting as dpa
+
     inner = [*getattr(event, "events", ()), *filter(None, [getattr(event, "event", None)])]
     return not isinstance(event, dpa.ZCDpEvent) and all(_exact(one) for one in inner)

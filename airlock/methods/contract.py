@@ -11,14 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-import dp_accounting as dpa
 from typing_extensions import TypeVar
 
-from airlock.accounting import BudgetSchedule, Curve, Guarantee, to_json, trace
-from airlock.accounting.epsilon import Relation
-from airlock.accounting.guarantee import Claim, Status, Unit
+from airlock import accounting
+from airlock.accounting.terms import Claim, Relation, Status, Unit
 from airlock.config import DataConfig, Frozen, ReadOff, ReleaseConfig, parse
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError, Refused
@@ -26,9 +24,13 @@ from airlock.mechanisms import Place, Randomness
 from airlock.methods.artefact import KINDS, Artefact, ArtefactKind, KeptFrontEnd, NetworkArtefact, weights_of
 from airlock.methods.case import Arrays, Canaries, Case, Disclosed, Disclosing, Secrets
 from airlock.methods.interface import Answerer, Interface
-from airlock.training import ClassWeights, Run
-from airlock.training.class_weights import relative_to_the_largest
-from airlock.training.outcomes import Outcomes
+
+if TYPE_CHECKING:
+    import dp_accounting as dpa
+
+    from airlock.accounting import BudgetSchedule, Curve, Guarantee
+    from airlock.training import ClassWeights, Run
+    from airlock.training.outcomes import Outcomes
 
 # A method's own figures: a frozen dataclass, such as `DpSgdFigures`. Code that does not use them writes plain `Plan` or
 # `Channel`.
@@ -93,7 +95,7 @@ class Plan(Generic[F]):
 
     def curve(self) -> Curve | None:
         """ε over the course of training, which takes seconds to compute; None without a bound or a schedule."""
-        return trace(self.schedule, self.guarantee)
+        return accounting.trace(self.schedule, self.guarantee)
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,8 @@ class Channel(ABC, Generic[F]):
             cls.texts = False
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        from airlock.training.class_weights import relative_to_the_largest
+
         self.config, self.facts = config, facts
         if config.class_weights is not None and not self.weighs_classes:
             raise ConfigError(
@@ -287,7 +291,7 @@ class Channel(ABC, Generic[F]):
             relation: What neighbouring data sets are.
             claim: What a paper would print, where it differs.
         """
-        return Guarantee(
+        return accounting.Guarantee(
             unit=self.facts.unit if unit is None else unit,
             relation=relation,
             events=events,
@@ -429,7 +433,7 @@ def refuse_net(config: ReleaseConfig) -> None:
 
 def check_executed(plan: Plan, executed: dpa.DpEvent) -> None:
     """Refuse a release whose executed events are not the planned ones."""
-    if to_json(executed) != to_json(plan.guarantee.events):
+    if accounting.to_json(executed) != accounting.to_json(plan.guarantee.events):
         raise Refused(
             "the executed events to equal the planned ones",
             "a difference",

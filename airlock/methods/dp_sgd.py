@@ -39,7 +39,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from airlock.accounting import BudgetSchedule, Guarantee, calibrate
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.config import MINILM, TRANSFORMERS, Positive, ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, NetError

@@ -10,11 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import dp_accounting as dpa
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -23,8 +21,11 @@ from airlock.data import Records
 from airlock.errors import DataError, Refused
 from airlock.mechanisms import Place, Stream
 from airlock.methods.case import Arrays, Disclosed, Secrets
-from airlock.training.devices import to_input
-from airlock.training.outcomes import Outcomes
+
+if TYPE_CHECKING:
+    import dp_accounting as dpa
+
+    from airlock.training.outcomes import Outcomes
 
 Gives = Literal["logits", "probabilities", "label"]
 Figures = Mapping[str, str | int | float]
@@ -184,6 +185,10 @@ OpenAnswerer = Callable[[Interface, Secrets], Answerer]
 
 def as_queries(records: Records) -> NDArray[np.float32]:
     """Records as a client would send them: float32, pixels from 0 to 1."""
+    import torch
+
+    from airlock.training.devices import to_input
+
     return to_input(torch.from_numpy(np.ascontiguousarray(records.x))).numpy()
 
 
@@ -199,4 +204,6 @@ def ask(answerer: Answerer, x: NDArray[np.float32], stream: Stream) -> Answers:
 
 def ask_all(answerer: Answerer, records: Records, stream: Stream) -> Outcomes:
     """The answer about every record; stays inside."""
+    from airlock.training.outcomes import Outcomes
+
     return Outcomes(records.y, ask(answerer, as_queries(records), stream).labels.astype(np.int64))

@@ -69,7 +69,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from airlock.accounting import Guarantee, choose, compute_epsilon, pure, repeat
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.config import ReleaseConfig, TuneBase, TuneConfig, merge, parse
 from airlock.data import Facts, Split
 from airlock.errors import AccountingError, AirlockError, ConfigError, Refused, TrainingError

@@ -20,23 +20,28 @@ In: a name, the shape of a record and the number of classes. Out: a `torch.nn.Mo
     synthetic    random soft shapes as public images
 """
 
-from airlock.nets.check import check
-from airlock.nets.registry import (
-    MEMORY,
-    build,
-    build_front,
-    create,
-    default_name,
-    held,
-    held_mark,
-    held_net,
-    is_foreign,
-    is_front,
-    names,
-    others,
-    public_name,
-    register,
-)
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.nets.check import check
+    from airlock.nets.registry import (
+        MEMORY,
+        build,
+        build_front,
+        create,
+        default_name,
+        held,
+        held_mark,
+        held_net,
+        is_foreign,
+        is_front,
+        names,
+        others,
+        public_name,
+        register,
+    )
 
 __all__ = [
     "MEMORY",
@@ -55,3 +60,5 @@ __all__ = [
     "public_name",
     "register",
 ]
+
+lazy.load(__name__)

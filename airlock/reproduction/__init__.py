@@ -9,8 +9,13 @@ be interrupted and resumed; a page is rendered from rows and a template alone, a
     answers  Lu et al. 2021, the convexified loss
 """
 
-from airlock.reproduction.paper import Found, Item, ItemResult, KeptRow, Paper, Trial, Workplace
-from airlock.reproduction.run import PAPERS, Reproduced, chosen_items, named_paper, rendered, reproduce
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.reproduction.paper import Found, Item, ItemResult, KeptRow, Paper, Trial, Workplace
+    from airlock.reproduction.run import PAPERS, Reproduced, chosen_items, named_paper, rendered, reproduce
 
 __all__ = [
     "PAPERS",
@@ -27,3 +32,5 @@ __all__ = [
     "rendered",
     "reproduce",
 ]
+
+lazy.load(__name__)

@@ -24,15 +24,20 @@ In: a network, records, a sampler and a source of gradients. Out: the trained ne
     distillation/   a student and its teachers
 """
 
-from airlock.training.class_weights import ClassWeights
-from airlock.training.devices import Resident
-from airlock.training.ensembles.align import Aligned, align
-from airlock.training.ensembles.ensemble import Ensemble, train_together
-from airlock.training.gradients import PlainGradients
-from airlock.training.loop import Recipe, Run, fit
-from airlock.training.outcomes import count_correct, losses_of, outcomes_of, predict
-from airlock.training.private import PrivateGradients
-from airlock.training.sampling import Poisson, Shuffled
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.training.class_weights import ClassWeights
+    from airlock.training.devices import Resident
+    from airlock.training.ensembles.align import Aligned, align
+    from airlock.training.ensembles.ensemble import Ensemble, train_together
+    from airlock.training.gradients import PlainGradients
+    from airlock.training.loop import Recipe, Run, fit
+    from airlock.training.outcomes import count_correct, losses_of, outcomes_of, predict
+    from airlock.training.private import PrivateGradients
+    from airlock.training.sampling import Poisson, Shuffled
 
 __all__ = [
     "Aligned",
@@ -53,3 +58,5 @@ __all__ = [
     "predict",
     "train_together",
 ]
+
+lazy.load(__name__)

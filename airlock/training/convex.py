@@ -56,7 +56,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from airlock.accounting.epsilon import Relation
+from airlock.accounting.terms import Relation
 from airlock.errors import TrainingError
 from airlock.training.losses import from_the_middle
 

@@ -9,7 +9,6 @@ of outcomes a histogram in which one person moves one cell (`auditing.evaluation
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from airlock.config import STEPS
 from airlock.data import Records
+from airlock.data.text import largest_loss
 from airlock.training.devices import to_input
 from airlock.training.losses import placed
 from airlock.training.per_sample import outputs
@@ -118,11 +118,6 @@ class Outcomes:
 
     def __repr__(self) -> str:
         return "Outcomes(not shown)"
-
-
-def largest_loss(vocabulary: int) -> float:
-    """Ln V, which guessing one of V tokens costs; a text has so many different numbers, of which 0 is no token."""
-    return math.log(vocabulary - 1)
 
 
 # Evaluating a network.

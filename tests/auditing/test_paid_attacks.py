@@ -19,7 +19,7 @@ from airlock import data
 from airlock.accounting import compute_epsilon, to_json
 from airlock.auditing import paid_attacks
 from airlock.auditing.metrics import roc
-from airlock.auditing.paid_attacks import PaidAttack, attack_event, paid_auc, slotted_auc
+from airlock.auditing.paid_auc import ATTACKS, PaidAttack, attack_event, events, paid_auc, slotted_auc
 from airlock.auditing.target import Target
 from airlock.bundle import Vault, verify
 from airlock.config import ReleaseConfig, from_table
@@ -42,8 +42,8 @@ def test_the_method_gets_what_is_left_and_both_cost_no_more_than_was_asked_for()
     last = to_json(plan.guarantee.events)["events"][-1]
     each = paid_attacks.each(config(), alone.guarantee)
     assert 0.099 < each <= 0.1
-    assert last == to_json(paid_attacks.events(each, 1))
-    assert compute_epsilon(paid_attacks.events(each, 1), 1e-4).epsilon <= 0.2
+    assert last == to_json(events(each, 1))
+    assert compute_epsilon(events(each, 1), 1e-4).epsilon <= 0.2
 
 
 def test_without_a_share_nothing_changes() -> None:
@@ -132,7 +132,7 @@ def _turned(scores: Any) -> Any:
 def test_a_release_with_a_share_verifies_and_an_edited_one_does_not(tmp_path: Path) -> None:
     made = make_release(config(), tmp_path / "bundle", vault=tmp_path / "vault")
     card = made.bundle.card
-    assert [one.name for one in card.audit.attacks] == list(paid_attacks.ATTACKS)
+    assert [one.name for one in card.audit.attacks] == list(ATTACKS)
     assert card.target.epsilon == 1.0
     assert card.guarantee.epsilon is not None
     assert card.guarantee.epsilon <= 1.0

@@ -18,6 +18,7 @@ from airlock.auditing.features.attack import FeatureAttackSettings
 from airlock.auditing.features.attack import attack as attack_features
 from airlock.auditing.features.feature_pipeline import FeaturePipeline, generator_on, push
 from airlock.auditing.members import FEWEST, GROUPED, AttackSet, by_person, draw, units_of
+from airlock.auditing.paid_auc import slotted_auc
 from airlock.auditing.result import Scores
 from airlock.auditing.run import AuditSettings, _scored, attack, attack_answers, attack_quickly
 from airlock.auditing.target import Target
@@ -176,7 +177,7 @@ def test_one_person_moves_an_attack_figure_by_what_is_accounted_for(side: str) -
             for name, own in ((name, part.take(keep_people(part, k, bytes(32)))) for (name, part), k in zip(
                 parts.items(), (m, n), strict=True))
         }  # fmt: skip
-        return paid_attacks.slotted_auc(scores["private"], scores["holdout"], m, n)
+        return slotted_auc(scores["private"], scores["holdout"], m, n)
 
     moved = abs(auc(records, 1.0) - auc(rest, 1.0))
     assert moved <= max(1 / m, 1 / n) + 1e-12

@@ -26,8 +26,9 @@ from airlock.auditing.perplexity import (
 )
 from airlock.auditing.two_tables import UNIT
 from airlock.config import STEPS
+from airlock.data.text import largest_loss
 from airlock.mechanisms import Stream
-from airlock.training.outcomes import Outcomes, largest_loss
+from airlock.training.outcomes import Outcomes
 from tests.auditing.two_tables import (
     intervals_cover,
     noise_has_the_accounted_scale,

@@ -21,9 +21,8 @@ from airlock.bundle.receiving.model import load as load_model
 from airlock.config import ReleaseConfig, from_table
 from airlock.data.feature_files import Layout, ShardWriter, describe_shard, make_manifest
 from airlock.errors import ConfigError, FormatError, Interrupted, OutputError, Refused
-from airlock.mechanisms.reconstruction import bound
+from airlock.mechanisms.reconstruction import Recovery, bound
 from airlock.methods import FeatureSet, Release
-from airlock.methods.artefact import Recovery
 from airlock.pipeline import make_release as make
 from airlock.training.front_ends import extract
 from tests.bundle.conftest import CLASSES, DAY, FACTS, guarantee, make_release, noise

@@ -221,6 +221,25 @@ def test_a_resumed_run_draws_the_same_noise_and_is_charged_once(tmp_path: Path) 
     a_resumed_run_draws_the_same_noise_or_pays_again(tmp_path)
 
 
+def test_a_plan_says_that_an_unfinished_run_is_charged_already(house: House) -> None:
+    def told(**changes: Any) -> booking.Outlook:
+        found = pipeline.plan_in_register(house.config(**changes), vault=house.vault.root)[1]
+        assert found is not None
+        return found
+
+    new = told()
+    assert not new.resumes
+    assert ": this would cost" in new.sentence()
+    killed_at(booking.Booking, "release", house)
+    held = told()
+    assert held.resumes
+    assert (held.cost, held.left) == (new.cost, new.left - new.cost)
+    assert "charged already: --resume goes on with it at no cost. A new one would cost" in held.sentence()
+    assert not told(seed=1).resumes, "another run"
+    house.release(resume=True)
+    assert not told().resumes, "it is finished"
+
+
 def test_a_run_whose_key_is_gone_is_charged_again(house: House) -> None:
     killed_at(booking.Booking, "release", house)
     (kept,) = (house.vault.root / "checkpoints").glob("*.reservation")

@@ -17,7 +17,9 @@ from airlock.comparison.page import NOTES
 from airlock.comparison.run import Moment
 from airlock.comparison.settings import CompareConfig
 from airlock.config import TargetRange, load
+from airlock.errors import Refused
 from tests.comparison.example import comparison
+from tests.texts import write_tokenizer
 
 runner = CliRunner()
 
@@ -192,6 +194,33 @@ def test_advise_asks_for_the_range_of_a_number_and_writes_the_config(
     assert (made.data.classes, made.channel, made.method) == (None, "weights", "head")
     assert "compare --pay" not in told.stdout
     assert "features/noised: It cannot be made here. Expected a method for regression" in " ".join(told.stdout.split())
+
+
+def test_advise_takes_records_that_are_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.csv").write_text("who,note,sick\nsecret,never,read\n", encoding="utf-8")
+    tokens = ["-s", f"data.tokenizer={write_tokenizer(tmp_path)}", "-s", "data.tokens=8"]
+    said = ["--data", "notes.csv", "--label", "sick", "--classes", "no,yes", "--records", "2000", *tokens]
+    found: list[CompareConfig] = []
+
+    def chosen(asked: CompareConfig, *_: object) -> None:
+        found.append(asked)
+        raise Refused("a choice", "none in this test")
+
+    monkeypatch.setattr("airlock.comparison.advise.advise", chosen)
+    told = runner.invoke(app, ["advise", *said, "--text", "note"])
+    monkeypatch.setattr(sys.modules["airlock.cli.advise"], "interactive", lambda: True)
+    asked = runner.invoke(app, ["advise", *said], input="-\n-\ntext\n")
+    assert "Records are the texts in 'note'" in asked.stderr
+    assert [(one.data.text, one.data.columns) for one in found] == [("note", {})] * 2, told.output + asked.output
+
+
+@pytest.mark.parametrize("command", ["advise", "plan"])
+def test_records_in_place_of_a_config_are_told_apart(command: str) -> None:
+    told = runner.invoke(app, [command, "visits.csv"])
+    assert told.exit_code == 2
+    assert "found visits.csv, which holds records. To write a config for it" in told.stderr
+    assert "airlock advise --data visits.csv" in told.stderr
 
 
 @pytest.mark.parametrize(("text", "unit"), [("0..60", {}), ("0 - 60 days", {"unit": "days"}), ("0 to 6e1", {})])

@@ -14,8 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from airlock.bundle import Bundle, write
+from airlock.bundle.receiving.model import Predictions
 from airlock.bundle.signing.keys import SigningKey, export
 from airlock.cli import app
+from airlock.cli.serve import _cells
 from tests.bundle.conftest import CONFIG, FACTS, guarantee, make_release, noise
 from tests.bundle.receiving import table
 from tests.bundle.receiving.table import GOOD, rows
@@ -103,6 +105,18 @@ def test_what_is_no_table_is_refused_in_one_line(
     assert done.exit_code == 2
     assert said in done.stderr
     assert not done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"), ("@SUM(1)", "'@SUM(1)"), ("-1+cmd", "'-1+cmd"), ("\tx", "'\tx"),
+        ("-1", "-1"), ("+1.5", "+1.5"), ("-2e-05", "-2e-05"), ("yes", "yes"), ("a=b", "a=b"),
+    ],
+)  # fmt: skip
+def test_no_class_name_is_a_formula_in_a_spreadsheet(name: str, cell: str) -> None:
+    """Whoever made the bundle chose it, and whoever opens the predictions would run it."""
+    assert _cells(Predictions(np.array([0]), np.array([[1.0]]), (name,)), 0) == [["1", cell, "1"]]
 
 
 def test_a_header_alone_has_no_predictions(bundle: Bundle, tmp_path: Path) -> None:

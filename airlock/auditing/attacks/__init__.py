@@ -19,21 +19,26 @@ trained on, and none of its settings is chosen on the records that it is measure
     external     attacks of other packages
 """
 
-from airlock.auditing.attacks.exposure import exposure
-from airlock.auditing.attacks.external import Attack, open_attacks, others, register
-from airlock.auditing.attacks.label_only import LabelSettings, label_only
-from airlock.auditing.attacks.lira import lira
-from airlock.auditing.attacks.rmia import rmia
-from airlock.auditing.attacks.shadows import (
-    AnsweredRecords,
-    Shadows,
-    ShadowSettings,
-    balanced,
-    shadow_attack,
-    subsets,
-    train_shadows,
-)
-from airlock.auditing.attacks.threshold import gradient_norm, loss_threshold
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.auditing.attacks.exposure import exposure
+    from airlock.auditing.attacks.external import Attack, open_attacks, others, register
+    from airlock.auditing.attacks.label_only import LabelSettings, label_only
+    from airlock.auditing.attacks.lira import lira
+    from airlock.auditing.attacks.rmia import rmia
+    from airlock.auditing.attacks.shadows import (
+        AnsweredRecords,
+        Shadows,
+        ShadowSettings,
+        balanced,
+        shadow_attack,
+        subsets,
+        train_shadows,
+    )
+    from airlock.auditing.attacks.threshold import gradient_norm, loss_threshold
 
 __all__ = [
     "AnsweredRecords",
@@ -55,3 +60,5 @@ __all__ = [
     "subsets",
     "train_shadows",
 ]
+
+lazy.load(__name__)

@@ -25,7 +25,6 @@ from airlock.training.devices import to_input
 Answer = Callable[[Tensor], Tensor]
 Mask = NDArray[np.bool_]
 
-QUESTION = "Can someone who holds the model and a person's record tell whether it was in the training set?"
 QUESTION_ANSWERS = "Can someone who may ask the model about a person's record tell whether it was in the training set?"
 QUESTION_LABELS = "Can someone who sees the model's decisions alone tell whether a record was in the training set?"
 _BLOCK = 1000

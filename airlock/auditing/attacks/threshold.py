@@ -15,9 +15,8 @@ from typing import Literal
 import numpy as np
 from torch import nn
 
-from airlock.auditing.attacks.signals import QUESTION
 from airlock.auditing.bounds import Floats
-from airlock.auditing.result import Ints, Scores
+from airlock.auditing.result import QUESTION, Ints, Scores
 from airlock.data import Records
 from airlock.errors import NetError
 from airlock.training.losses import CROSS_ENTROPY, Loss

@@ -9,5 +9,17 @@ of what the user says about a license. Nothing is taken from the vault.
     mlflow_model  a model of MLflow, and what MLflow calls to load it
 """
 
-from airlock.bundle.platforms.layout import FORMS as FORMS
-from airlock.bundle.platforms.layout import open_for_others as open_for_others
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.bundle.platforms.layout import FORMS as FORMS
+    from airlock.bundle.platforms.layout import open_for_others as open_for_others
+
+__all__ = [
+    "FORMS",
+    "open_for_others",
+]
+
+lazy.load(__name__)

@@ -15,7 +15,7 @@ from typing import Any
 
 from airlock.accounting import PrivacyFilter
 from airlock.auditing.evaluation import Figures
-from airlock.auditing.paid_attacks import PaidAttack
+from airlock.auditing.paid_auc import PaidAttack
 from airlock.auditing.perplexity import LanguageUse, compare_with_guessing
 from airlock.auditing.regression_errors import ErrorUse, compare_with_constant
 from airlock.auditing.required_attacks import missing

@@ -23,8 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
-from airlock.accounting.epsilon import Relation
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Relation, Status
 from airlock.auditing.metrics import FEWEST_NON_MEMBERS
 from airlock.auditing.required_attacks import in_words, required
 from airlock.auditing.usefulness import LEAST_GAIN

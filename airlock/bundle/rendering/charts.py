@@ -15,13 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from airlock.accounting import Curve
 from airlock.auditing.result import AttackResult
 from airlock.bundle.rendering import svg
 from airlock.bundle.rendering.formatting import epsilon_up
 from airlock.bundle.rendering.svg import BLUE, GRID, INK, RUST, SOFT
-from airlock.training.front_ends.choose import Chosen, Limits, Option
+
+if TYPE_CHECKING:
+    from airlock.accounting import Curve
+    from airlock.training.front_ends.choose import Chosen, Limits, Option
 
 _WIDTH, _HEIGHT = 720, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 24, 76, 62

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from airlock.accounting import PrivacyFilter
-from airlock.accounting.guarantee import PROTECTED
+from airlock import accounting
+from airlock.accounting.terms import PROTECTED
 from airlock.auditing.evaluation import CONFIDENCE
-from airlock.auditing.paid_attacks import PaidAttack
+from airlock.auditing.paid_auc import PaidAttack
 from airlock.auditing.perplexity import compare_with_guessing
 from airlock.auditing.regression_errors import compare_with_constant, in_unit
 from airlock.auditing.result import (
@@ -574,7 +574,7 @@ def _others(promise: StatedGuarantee, secure_noise: bool, total: Composition) ->
 
 
 def _counted(register: LifetimeBudget) -> str:
-    budget = PrivacyFilter(register.epsilon, register.delta, register.order)
+    budget = accounting.PrivacyFilter(register.epsilon, register.delta, register.order)
     return REGISTERED.format(
         size=size(register.epsilon, register.delta),
         cost=cost_up(budget.share(register.cost)),

@@ -11,8 +11,23 @@ measured is said to be not measured.
     writing     a report as JSON, Markdown or a page, and files of every kind
 """
 
-from airlock.bundle.reports.quoting import Report as Report
-from airlock.bundle.reports.writing import FORMS as FORMS
-from airlock.bundle.reports.writing import check as check
-from airlock.bundle.reports.writing import make as make
-from airlock.bundle.reports.writing import write as write
+from typing import TYPE_CHECKING
+
+from airlock import lazy
+
+if TYPE_CHECKING:
+    from airlock.bundle.reports.quoting import Report as Report
+    from airlock.bundle.reports.writing import FORMS as FORMS
+    from airlock.bundle.reports.writing import check as check
+    from airlock.bundle.reports.writing import make as make
+    from airlock.bundle.reports.writing import write as write
+
+__all__ = [
+    "FORMS",
+    "Report",
+    "check",
+    "make",
+    "write",
+]
+
+lazy.load(__name__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from airlock.auditing.paid_attacks import PaidAttack
+from airlock.auditing.paid_auc import PaidAttack
 from airlock.auditing.result import AttackResult
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import Dossier

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from airlock.accounting import Claim, calibrate, repeat
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.data import Records, Split
 from airlock.mechanisms import GaussianNoise, Randomness, Stream
 from airlock.methods.answers.linear_head import (

@@ -49,7 +49,7 @@ from scipy.special import log_softmax, softmax
 from torch import Tensor
 
 from airlock.accounting import BudgetSchedule, repeat
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.config import Frozen
 from airlock.data import Split
 from airlock.mechanisms import ExponentialMechanism, GridNoise, Randomness, Stream

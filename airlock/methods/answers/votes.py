@@ -34,7 +34,7 @@ from pydantic import Field
 from torch import Tensor
 
 from airlock.accounting import BudgetSchedule
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.config import Frozen, Positive
 from airlock.data import Records, Split
 from airlock.data.split import shard

@@ -42,7 +42,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from airlock.accounting import Claim, calibrate, compose, repeat
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.config import DataConfig, Frozen, Positive, from_table
 from airlock.data import Facts, Public, Records, Split, at_most
 from airlock.errors import ConfigError

@@ -57,7 +57,7 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 from airlock.accounting import BudgetSchedule, calibrate, repeat
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.config import STEPS, Positive, ReleaseConfig, TargetRange, from_table
 from airlock.data import Facts, Records, Split, shard
 from airlock.data.split import Task

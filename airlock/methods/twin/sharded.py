@@ -32,7 +32,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from airlock.accounting import Claim, calibrate, repeat
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.config import STEPS, Frozen, Positive, ReleaseConfig
 from airlock.data import Facts, Public, Records, Split, shard
 from airlock.data.split import Task

@@ -58,7 +58,7 @@ from pydantic import Field
 from torch import Tensor
 
 from airlock.accounting import BudgetSchedule, calibrate, compose, repeat
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.config import Column, Fraction, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Public, Records, Split
 from airlock.errors import ConfigError

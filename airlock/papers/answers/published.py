@@ -31,7 +31,7 @@ from pydantic import Field
 from torch import nn
 
 from airlock.accounting import Claim, Guarantee, repeat
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.config import Frozen, Positive, ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, TrainingError

@@ -17,7 +17,7 @@ import dp_accounting as dpa
 import numpy as np
 
 from airlock.accounting import Guarantee, repeat
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.data import Public, Split
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Randomness

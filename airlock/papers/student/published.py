@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from airlock.accounting import Claim, Guarantee, compute_epsilon, repeat
 from airlock.accounting.epsilon import LARGEST
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.config import Positive, ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError

@@ -29,7 +29,7 @@ from torch import nn
 
 from airlock.accounting import Claim, Guarantee, compute_epsilon
 from airlock.accounting.epsilon import LARGEST
-from airlock.accounting.guarantee import Status
+from airlock.accounting.terms import Status
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.mechanisms import Randomness

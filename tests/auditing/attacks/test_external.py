@@ -12,7 +12,7 @@ from airlock.auditing.attacks import Attack, external, register
 from airlock.auditing.attacks.external import OTHERS
 from airlock.auditing.bounds import Floats
 from airlock.auditing.members import AttackSet, draw
-from airlock.auditing.paid_attacks import ATTACKS
+from airlock.auditing.paid_auc import ATTACKS
 from airlock.config import SplitConfig, from_table
 from airlock.data import Records, Split, load
 from airlock.errors import ConfigError
