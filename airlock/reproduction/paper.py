@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
+from airlock import data, methods
+from airlock.auditing.audit_game import judge
+from airlock.config import ReleaseConfig, from_table
+from airlock.data import Facts, Split
+from airlock.mechanisms import Randomness, Stream
+from airlock.methods.case import Case
 from airlock.training import Run
 
 T = TypeVar("T")
@@ -187,6 +195,7 @@ class Item:
         printed: What the paper prints, in a few words, for the page's first table.
         trials: The trials that it is made from, in the full and in the quick version.
         show: From rows to what they show.
+        estimate: What a full run takes, for a page that names what was not run.
     """
 
     name: str
@@ -194,6 +203,7 @@ class Item:
     printed: str
     trials: Callable[[bool], Sequence[Trial]]
     show: Callable[[Found], ItemResult]
+    estimate: str = ""
 
 
 def absent(name: str, title: str, why: str) -> Item:
@@ -218,6 +228,57 @@ class Paper:
     experiments: Mapping[str, Callable[[Trial, Workplace], Figures]]
     items: tuple[Item, ...]
     sources: tuple[str, ...]
+
+
+def opened(table: dict[str, Any], place: Workplace, most: int | None = None) -> tuple[ReleaseConfig, Facts, Split]:
+    """The config of a table, and what it names; with `most`, at most so many records in each part."""
+    config = from_table(table)
+    facts, split = data.describe(config, place.data_dir), data.load(config, place.data_dir)
+    return config, facts, split if most is None else fewer(split, most)
+
+
+def fewer(split: Split, most: int) -> Split:
+    """The first records of each part."""
+    parts = {name: getattr(split, name) for name in ("private", "public", "test", "holdout")}
+    return replace(split, **{name: part.take(np.arange(min(most, len(part)))) for name, part in parts.items()})
+
+
+def released(trial: Trial, place: Workplace, table: dict[str, Any], most: int | None = None) -> Figures:
+    """A whole release by a method of the package, with seeded noise: its accuracy on the test records, and its ε."""
+    config, facts, split = opened({**table, "seed": trial.seed}, place, most)
+    release = methods.build(config, facts).release(split, Randomness.make(trial.seed, trial.seed), place.run)
+    return {"others": release.utility.accuracy, "epsilon": release.guarantee.epsilon}
+
+
+def in_court(trial: Trial, case: Case) -> Figures:
+    """Whether a case's claim is refuted, and after how many pairs of runs."""
+    found = judge(case, Stream.from_seed(trial.seed), seconds=600.0)
+    return {"refuted": float(found.refuted), "pairs": float(found.pairs), "claimed": case.claim.epsilon}
+
+
+def show_court(found: Found, cases: Mapping[str, dict[str, Setting]], what: str) -> ItemResult:
+    """The verdicts of the experiment "court", at δ = 1e-5, on cases by their names, over all seeds."""
+    rows: list[tuple[str, ...]] = []
+    told: list[float] = []
+    for words, settings in cases.items():
+        refuted, pairs, claimed = (found.figure("court", name, **settings) for name in ("refuted", "pairs", "claimed"))
+        if refuted is None or pairs is None or claimed is None:
+            continue
+        told += refuted.values
+        verdict = "refuted" if all(refuted.values) else f"refuted in {sum(refuted.values):.0f} of {len(refuted.values)}"
+        rows.append(
+            (words, f"({claimed.mean:.3g}, 1e-5)", verdict, ", ".join(f"{value:,.0f}" for value in pairs.values))
+        )
+    if not rows:
+        return ItemResult("not run")
+    words = f"{sum(told):.0f} of {len(told)} trials refute the claim for {what}"
+    return ItemResult("beside it", words, ("case", "claim", "verdict", "pairs of runs"), tuple(rows))
+
+
+def beside(printed: float | None, ours: Spread | None, digits: int = 4) -> str:
+    """A cell: the paper's figure, if it prints one, and ours."""
+    here = NOT_RUN if ours is None else ours.text(digits)
+    return here if printed is None else f"{printed:.{digits}f} · {here}"
 
 
 def compared(pairs: Sequence[tuple[str, float, Spread | None]], tolerance: float) -> tuple[Status, str]:

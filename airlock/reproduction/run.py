@@ -29,12 +29,12 @@ from airlock._version import VERSION
 from airlock.bundle.files import output_error, replace_file
 from airlock.data.sources import named
 from airlock.errors import ConfigError, OutputError
-from airlock.reproduction import answers
+from airlock.reproduction import answers, weights
 from airlock.reproduction.paper import Found, Item, ItemResult, KeptRow, Paper, Workplace
 from airlock.training import Run
 from airlock.training.devices import choose_device
 
-PAPERS = {paper.name: paper for paper in (answers.PAPER,)}
+PAPERS = {paper.name: paper for paper in (weights.PAPER, answers.PAPER)}
 Say = Callable[[str], None]
 
 
@@ -146,9 +146,12 @@ def rendered(paper: Paper, found: Found) -> str:
     )
     shown = {item.name: item.show(found) for item in paper.items}
     devices = sorted({row.device for row in found.rows})
+    kept = {row.trial.key for row in found.rows}
+    missing = {item.name: sum(trial.key not in kept for trial in item.trials(found.quick)) for item in paper.items}
     return environment.get_template(f"{paper.name}.md.j2").render(
         paper=paper,
         shown=shown,
+        missing=missing,
         quick=found.quick,
         count=len(found.rows),
         devices=devices,
