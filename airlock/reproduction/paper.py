@@ -25,6 +25,7 @@ Figures = Mapping[str, float]
 # "beside it": not in the paper, and of use next to it.
 Status = Literal["reproduced", "in part", "differs", "not run", "cannot be had", "beside it"]
 NOT_RUN = "–"  # stands in a cell whose rows are missing
+_NAMED = 4  # figures that differ are named one by one up to this many
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,10 @@ def compared(pairs: Sequence[tuple[str, float, Spread | None]], tolerance: float
     apart = max(distance for _, distance in there)
     if missing := len(pairs) - len(there):
         return "in part", f"{len(there)} of {len(pairs)} figures are here, within {apart:.2g}; {missing} were not run"
-    far = [f"{name} by {distance:.2g}" for name, distance in there if distance > tolerance]
+    far = [(distance, name) for name, distance in there if distance > tolerance]
     if not far:
         return "reproduced", f"within {apart:.2g}"
-    return "differs", f"{len(there) - len(far)} of {len(there)} figures within {tolerance:g}; not {', '.join(far)}"
+    told = far if len(far) <= _NAMED else sorted(far, reverse=True)[:_NAMED]
+    words = ", ".join(f"{name} by {distance:.2g}" for distance, name in told)
+    words += f" and {len(far) - len(told)} less far" if len(told) < len(far) else ""
+    return "differs", f"{len(there) - len(far)} of {len(there)} figures within {tolerance:g}; not {words}"
