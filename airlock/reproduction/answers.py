@@ -47,11 +47,14 @@ from airlock.reproduction.paper import (
     Spread,
     Trial,
     Workplace,
+    World,
     absent,
+    accuracy,
     beside,
     compared,
     fewer,
     in_court,
+    is_small,
     opened,
     show_court,
 )
@@ -61,7 +64,6 @@ from airlock.training import (
     PrivateGradients,
     Recipe,
     Resident,
-    count_correct,
     fit,
     predict,
     train_together,
@@ -158,7 +160,7 @@ def network(trial: Trial, place: Workplace) -> Figures:
     """Accuracy of the network without noise, on its own records and on others."""
     world = _world(trial, place)
     net = world.network(trial["loss"], dict(trial.settings).get("learning_rate"))
-    return {"own": _accuracy(net, world.split.private), "others": _accuracy(net, world.split.test)}
+    return {"own": accuracy(net, world.split.private), "others": accuracy(net, world.split.test)}
 
 
 def leakage(trial: Trial, place: Workplace) -> Figures:
@@ -204,8 +206,8 @@ def dp_sgd(trial: Trial, place: Workplace) -> Figures:
     sampler = Poisson(s.batch_size / n, stream.child("lots"))
     fit(net, Resident(world.split.private, place.run.device), sampler, gradients, recipe, trial.seed, place.run)
     net = net.cpu().eval()
-    accuracy = _accuracy(net, world.split.test)
-    figures = {"noise_multiplier": multiplier, "others": accuracy, "loss": 1 - accuracy / world.baseline}
+    there = accuracy(net, world.split.test)
+    figures = {"noise_multiplier": multiplier, "others": there, "loss": 1 - there / world.baseline}
     if world.attacked:
         figures["leakage"] = world.leakage([predict(net, part).numpy() for part in (world.members, world.others)])
     return figures
@@ -226,18 +228,11 @@ def court(trial: Trial, place: Workplace) -> Figures:
     return in_court(trial, case)
 
 
-class World:
-    """One division of a data set, the networks trained on it, and the attacker's models.
-
-    Args:
-        name: The data set.
-        seed: Of the split and of everything that is trained.
-        small: Whether this is the quick version.
-        place: Where it runs.
-    """
+class AnswersWorld(World):
+    """One division of a data set, the networks trained on it, and the attacker's models."""
 
     def __init__(self, name: str, seed: int, small: bool, place: Workplace) -> None:
-        self.place, self.seed, self.small, self.name = place, seed, small, name
+        super().__init__(name, seed, small, place)
         self.known = DATA[name]
         table = {"channel": "answers", "method": "published", "data": name, "epsilon": 1.0, "seed": seed}
         table |= {"delta": 1 / (10 * self.known.records), "split": self.known.split}
@@ -268,7 +263,7 @@ class World:
     @property
     def baseline(self) -> float:
         """Accuracy on others of the network that Algorithm 1 perturbs."""
-        return max(_accuracy(self.network("elements"), self.split.test), 1e-9)
+        return max(accuracy(self.network("elements"), self.split.test), 1e-9)
 
     @property
     def attacked(self) -> bool:
@@ -319,14 +314,10 @@ class World:
 _HOW = ShadowSettings(repeats=1, by_class=False)
 
 
-def _world(trial: Trial, place: Workplace) -> World:
-    small = dict(trial.settings).get("small", False) is True
+def _world(trial: Trial, place: Workplace) -> AnswersWorld:
+    small = is_small(trial)
     key = (trial["data"], trial.seed, small)
-    return place.once("world", key, lambda: World(*key, place))
-
-
-def _accuracy(net: nn.Module, records: Records) -> float:
-    return count_correct(net, records) / max(1, len(records))
+    return place.once("world", key, lambda: AnswersWorld(*key, place))
 
 
 def with_codes(facts: Facts, split: Split) -> tuple[Facts, Split]:

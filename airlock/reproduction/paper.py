@@ -10,14 +10,15 @@ from statistics import fmean
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from torch import nn
 
 from airlock import data, methods
 from airlock.auditing.audit_game import judge
 from airlock.config import ReleaseConfig, from_table
-from airlock.data import Facts, Split
+from airlock.data import Facts, Records, Split
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods.case import Case
-from airlock.training import Run
+from airlock.training import Run, count_correct
 
 T = TypeVar("T")
 Setting = str | int | float | bool
@@ -116,6 +117,30 @@ class Workplace:
             self._kept[name] = key, make()
         found: T = self._kept[name][1]
         return found
+
+
+class World:
+    """One division of a data set, and what is trained on it.
+
+    Args:
+        name: The data set, or the training.
+        seed: Of the split and of everything that is trained.
+        small: Whether this is the quick version.
+        place: Where it runs.
+    """
+
+    def __init__(self, name: str, seed: int, small: bool, place: Workplace) -> None:
+        self.name, self.seed, self.small, self.place = name, seed, small, place
+
+
+def is_small(trial: Trial) -> bool:
+    """Whether a trial belongs to the quick version, as far as records are concerned."""
+    return dict(trial.settings).get("small", False) is True
+
+
+def accuracy(net: nn.Module, records: Records) -> float:
+    """The share of records that are classified correctly; 0 without records."""
+    return count_correct(net, records) / max(1, len(records))
 
 
 @dataclass(frozen=True)

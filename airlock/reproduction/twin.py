@@ -37,7 +37,6 @@ from airlock.accounting import calibrate, compute_epsilon, repeat
 from airlock.auditing.attacks import AnsweredRecords, Shadows, ShadowSettings, shadow_attack, subsets
 from airlock.auditing.attacks.shadows import train_attack, train_shadows
 from airlock.auditing.attacks.signals import ask
-from airlock.data import Records
 from airlock.mechanisms import Stream
 from airlock.mechanisms.density import largest_score, published_sensitivity, sensitivity
 from airlock.mechanisms.kmeans import PrivateKMeans, assign_nearest
@@ -56,9 +55,12 @@ from airlock.reproduction.paper import (
     Status,
     Trial,
     Workplace,
+    World,
+    accuracy,
     beside,
     compared,
     in_court,
+    is_small,
     opened,
     released,
     show_court,
@@ -70,7 +72,6 @@ from airlock.training import (
     Recipe,
     Resident,
     align,
-    count_correct,
     fit,
 )
 from airlock.training.ensembles.checkpoint_store import Collection, Slices
@@ -140,19 +141,12 @@ NOT_OF_THE_METHOD = {"training", "data", "epoch", "epsilon", "small", "what"}
 # The world that trials share: records and collections.
 
 
-class World:
-    """One division of a data set, and the collection that is trained on it when it is first asked for.
-
-    Args:
-        name: Of the training.
-        seed: Of the split and of everything that is trained.
-        small: Whether this is the quick version.
-        place: Where it runs.
-    """
+class TwinWorld(World):
+    """One division of a data set, and the collection that is trained on it when it is first asked for."""
 
     def __init__(self, name: str, seed: int, small: bool, place: Workplace) -> None:
-        self.known, self.seed, self.small, self.place = TRAININGS[name], seed, small, place
-        known = self.known
+        super().__init__(name, seed, small, place)
+        known = self.known = TRAININGS[name]
         settings = {"models": known.models, **known.settings}
         if small:
             settings |= {"models": SMALL_MODELS, "epochs": 1, "grid_points": 32}
@@ -188,20 +182,12 @@ class World:
         """On own records, the first 10,000, and on others."""
         net = net.to(self.place.run.device).eval()
         own = self.split.private.take(np.arange(min(10_000, len(self.split.private))))
-        return {"own": _accuracy(net, own), "others": _accuracy(net, self.split.test)}
+        return {"own": accuracy(net, own), "others": accuracy(net, self.split.test)}
 
 
-def _world(trial: Trial, place: Workplace) -> World:
-    key = (trial["training"], trial.seed, _is_small(trial))
-    return place.once(f"collection {key}", key, lambda: World(*key, place))
-
-
-def _is_small(trial: Trial) -> bool:
-    return dict(trial.settings).get("small", False) is True
-
-
-def _accuracy(net: nn.Module, records: Records) -> float:
-    return count_correct(net, records) / max(1, len(records))
+def _world(trial: Trial, place: Workplace) -> TwinWorld:
+    key = (trial["training"], trial.seed, is_small(trial))
+    return place.once(f"collection {key}", key, lambda: TwinWorld(*key, place))
 
 
 def _values(slices: Slices) -> Tensor:
@@ -322,7 +308,7 @@ def attack(trial: Trial, place: Workplace) -> Figures:
     return {**figures, "highest": max(figures[f"class {c}"] for c in range(len(world.facts.classes)))}
 
 
-def _attacked(trial: Trial, world: World, place: Workplace) -> Iterator[nn.Module]:
+def _attacked(trial: Trial, world: TwinWorld, place: Workplace) -> Iterator[nn.Module]:
     what, epoch = trial["what"], world.epochs[-1]
     stream = Stream.from_seed(trial.seed).child(trial.key)
     if what == "dp-sgd":
@@ -340,7 +326,7 @@ def _attacked(trial: Trial, world: World, place: Workplace) -> Iterator[nn.Modul
         yield channel.twin(slices, stream, place.run.device)[0]
 
 
-def _private_net(world: World, stream: Stream, place: Workplace) -> nn.Module:
+def _private_net(world: TwinWorld, stream: Stream, place: Workplace) -> nn.Module:
     """DP-SGD on the same records for 60 epochs, at ε = 8."""
     n = len(world.split.private)
     lot, epochs = n // 20, 2 if world.small else 60
@@ -359,7 +345,7 @@ def _private_net(world: World, stream: Stream, place: Workplace) -> nn.Module:
     return net
 
 
-def _leakage(net: nn.Module, world: World, place: Workplace) -> dict[str, float]:
+def _leakage(net: nn.Module, world: TwinWorld, place: Workplace) -> dict[str, float]:
     shadows, nets = place.once("attack", (world.known.words, world.seed, world.small), lambda: _learned(world, place))
     count = min(len(world.split.private), len(world.split.holdout))
     sides = [part.take(np.arange(count)) for part in (world.split.private, world.split.holdout)]
@@ -373,7 +359,7 @@ def _leakage(net: nn.Module, world: World, place: Workplace) -> dict[str, float]
     return right
 
 
-def _learned(world: World, place: Workplace) -> tuple[Shadows, Ensemble]:
+def _learned(world: TwinWorld, place: Workplace) -> tuple[Shadows, Ensemble]:
     """Shadow models on as many other records, and one attack network a class (Shokri et al. 2017)."""
     channel, pool, seed = world.channel(), world.split.public, world.seed
     count = SMALL_SHADOWS if world.small else SHADOWS

@@ -46,10 +46,13 @@ from airlock.reproduction.paper import (
     Spread,
     Trial,
     Workplace,
+    World,
     absent,
+    accuracy,
     beside,
     compared,
     in_court,
+    is_small,
     opened,
     released,
     show_court,
@@ -61,7 +64,6 @@ from airlock.training import (
     Recipe,
     Resident,
     Shuffled,
-    count_correct,
     fit,
 )
 from airlock.training.devices import to_input
@@ -78,7 +80,7 @@ SMALL_RECORDS, SMALL_EPOCHS, THINNER = 400, 1, 4  # of the quick version: less o
 
 
 @dataclass(frozen=True)
-class DataSet:
+class PrintedSetUp:
     """How the paper uses a data set (its Table II), and what it prints about it.
 
     Args:
@@ -106,13 +108,16 @@ class DataSet:
 
 _ALL = {"public": 0.0, "test": 0.0, "holdout": 0.0}
 DATA = {
-    "mnist": DataSet("MNIST", (55_000, 5_000), (2, 2), 500, 4.0, RATES, 0.9919, (0.344, 0.623, 0.937),
-                     {**_ALL, "holdout": 1 / 12}),
-    "svhn": DataSet("SVHN", (73_257, 26_032), (2, 3), 200, 0.2, (0.1, 0.3, 1.0, 3.0), 0.9135, (0.341, 0.713, 0.912),
-                    _ALL),
-    "cifar10": DataSet("CIFAR-10", (60_000, 10_000), (6, 3), 500, 0.2, (0.1, 0.3, 1.0, 3.0), 0.8151,
-                       (0.83, 1.437, 1.968), _ALL),
-}  # fmt: skip
+    "mnist": PrintedSetUp(
+        "MNIST", (55_000, 5_000), (2, 2), 500, 4.0, RATES, 0.9919, (0.344, 0.623, 0.937), {**_ALL, "holdout": 1 / 12}
+    ),
+    "svhn": PrintedSetUp(
+        "SVHN", (73_257, 26_032), (2, 3), 200, 0.2, (0.1, 0.3, 1.0, 3.0), 0.9135, (0.341, 0.713, 0.912), _ALL
+    ),
+    "cifar10": PrintedSetUp(
+        "CIFAR-10", (60_000, 10_000), (6, 3), 500, 0.2, (0.1, 0.3, 1.0, 3.0), 0.8151, (0.83, 1.437, 1.968), _ALL
+    ),
+}
 PRETRAINED = ("svhn", "cifar10")
 # Accuracy on own records and on others at δ = 1e-5, as the text prints them. Of Gaussian noise on MNIST it prints how
 # many points it is behind: 29 and 28 at 0.05, 4 and 4 at 0.3.
@@ -140,22 +145,15 @@ SLOPES = {"θ1": (-0.048, -0.017), "b3, by θ1": (0.017, 0.049), "θ6": (0.013, 
 # The world that trials share: records, and the network that is trained under noise.
 
 
-class World:
-    """One division of a data set, and what is trained under noise on it.
-
-    Args:
-        name: The data set.
-        seed: Of the split and of everything that is trained.
-        small: Whether this is the quick version.
-        place: Where it runs.
-    """
+class WeightsWorld(World):
+    """One division of a data set, and what is trained under noise on it; pre-trained, where the paper does that."""
 
     def __init__(self, name: str, seed: int, small: bool, place: Workplace) -> None:
+        super().__init__(name, seed, small, place)
         table = {"channel": "weights", "method": "gaussian", "data": name, "epsilon": 1.0, "delta": 1e-5, "seed": seed}
         if name in DATA:
             table["split"] = DATA[name].split
         _, self.facts, split = opened(table, place, SMALL_RECORDS if small else None)
-        self.name, self.seed, self.small, self.place = name, seed, small, place
         self.private, self.test = split.private, split.test
         self.pretraining: dict[str, float] = {}
         if name in PRETRAINED:
@@ -166,9 +164,9 @@ class World:
         front, head = self.convolutions(), self.start()
         net = nn.Sequential(front, head)
         self._fit_plainly(net, SMALL_EPOCHS if self.small else 20)
-        self.pretraining["others"] = _accuracy(net, self.test)
+        self.pretraining["others"] = accuracy(net, self.test)
         self.private, self.test = (self._features(front, part) for part in (self.private, self.test))
-        self.pretraining["again"] = _accuracy(self.start(again=True).to(self.place.run.device), self.test)
+        self.pretraining["again"] = accuracy(self.start(again=True).to(self.place.run.device), self.test)
 
     def _fit_plainly(self, net: nn.Module, epochs: int) -> None:
         batch = DATA[self.name].batch if self.name in DATA else 64
@@ -221,7 +219,7 @@ class World:
             return dict(self.pretraining)
         net = self.start()
         self._fit_plainly(net, SMALL_EPOCHS if self.small else EPOCHS)
-        return {"own": _accuracy(net, _first(self.private)), "others": _accuracy(net, self.test)}
+        return {"own": accuracy(net, _first(self.private)), "others": accuracy(net, self.test)}
 
 
 def _block(into: int, out: int) -> list[nn.Module]:
@@ -234,28 +232,20 @@ def _block(into: int, out: int) -> list[nn.Module]:
     ]
 
 
-def _world(trial: Trial, place: Workplace) -> World:
-    key = (trial["data"], trial.seed, _is_small(trial))
-    return place.once(f"world {key[0]}", key, lambda: World(*key, place))
-
-
-def _is_small(trial: Trial) -> bool:
-    return dict(trial.settings).get("small", False) is True
+def _world(trial: Trial, place: Workplace) -> WeightsWorld:
+    key = (trial["data"], trial.seed, is_small(trial))
+    return place.once(f"world {key[0]}", key, lambda: WeightsWorld(*key, place))
 
 
 def _first(records: Records, most: int = 10_000) -> Records:
     return records.take(np.arange(min(most, len(records))))
 
 
-def _accuracy(net: nn.Module, records: Records) -> float:
-    return count_correct(net, records) / max(1, len(records))
-
-
 # Experiments.
 
 
 @dataclass(frozen=True)
-class NoisyTraining:
+class NoisyRun:
     """What one trial asks of a world: lots, iterations, clip norm and noise."""
 
     lot: float
@@ -266,7 +256,7 @@ class NoisyTraining:
     delta: float
 
     @classmethod
-    def of(cls, trial: Trial, world: World) -> NoisyTraining:
+    def of(cls, trial: Trial, world: WeightsWorld) -> NoisyRun:
         """As the trial's settings say, with the paper's values where they say nothing."""
         asked, known, records = dict(trial.settings), DATA.get(world.name), len(world.private)
         lot = float(asked.get("lot", LOT))
@@ -307,7 +297,7 @@ class NoisyTraining:
 def training(trial: Trial, place: Workplace) -> Figures:
     """Accuracy on own records and on others after training under noise, and on others along the way."""
     world, asked = _world(trial, place), dict(trial.settings)
-    plan, net = NoisyTraining.of(trial, world), world.start(int(asked.get("hidden", HIDDEN)))
+    plan, net = NoisyRun.of(trial, world), world.start(int(asked.get("hidden", HIDDEN)))
     solver: Solver = "closed" if asked.get("solver") == "closed" else "projected"
     stream = Stream.from_seed(trial.seed).child(trial.key)
     data = place.once(
@@ -319,13 +309,13 @@ def training(trial: Trial, place: Workplace) -> Figures:
     def watch(done: int, ended: object) -> None:
         tenth, rest = divmod(10 * done, plan.steps)
         if rest < 10 and tenth in TENTHS:
-            figures[f"others after {tenth} tenths"] = _accuracy(net, _first(world.test, 2000))
+            figures[f"others after {tenth} tenths"] = accuracy(net, _first(world.test, 2000))
             net.train()
 
     momentum = 0.9 if world.name == "digits" else 0.0
     recipe = Recipe(steps=plan.steps, learning_rate=trial["learning_rate"], momentum=momentum)
     fit(net, data, Poisson(plan.rate, stream.child("lots")), gradients, recipe, trial.seed, place.run, watch=watch)
-    figures |= {"own": _accuracy(net, _first(world.private)), "others": _accuracy(net, world.test)}
+    figures |= {"own": accuracy(net, _first(world.private)), "others": accuracy(net, world.test)}
     figures["noise_multiplier"] = plan.noise_multiplier(trial["mechanism"])
     if isinstance(gradients, OptimisedGradients):
         figures["smallest_factor"] = min(gradients.smallest)
@@ -341,7 +331,7 @@ def seconds(trial: Trial, place: Workplace) -> Figures:
     """What an iteration takes, on a lot of one batch: the median, without the first two."""
     world = _world(trial, place)
     lot = min(DATA[world.name].batch, len(world.private) // 4)
-    plan = replace(NoisyTraining.of(trial, world), lot=float(lot), steps=5 if world.small else 22)
+    plan = replace(NoisyRun.of(trial, world), lot=float(lot), steps=5 if world.small else 22)
     net, stream = world.start(), Stream.from_seed(trial.seed).child(trial.key)
     data = Resident(world.private, place.run.device)
     plain = trial["mechanism"] == "none"
@@ -418,7 +408,7 @@ def _slopes(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def head(trial: Trial, place: Workplace) -> Figures:
     """The sound counterpart, at an ε that is proven."""
-    small = _is_small(trial)
+    small = is_small(trial)
     table = {"channel": "weights", "method": "head", "data": trial["data"], "epsilon": trial["epsilon"], "delta": 1e-5}
     return released(trial, place, {**table, "split": {"holdout": 0.0}}, SMALL_RECORDS if small else None)
 
@@ -884,7 +874,8 @@ PAPER = Paper(
                 "about 25 minutes"),
         Item("learning-rate", "Figure 3 by learning rate, which the paper does not give", "none",
              _accuracies("mnist", FIGURE_3), _show_rates, "the runs of figure-3"),
-        Item("figure-4ab", "MNIST by (ε, δ)", "82.87 against 43.75% at (0.01, 1e-5)", _grid, _show_grid, "about 30 minutes"),
+        Item("figure-4ab", "MNIST by (ε, δ)", "82.87 against 43.75% at (0.01, 1e-5)", _grid, _show_grid,
+             "about 30 minutes"),
         _figure("figure-4c", "SVHN", "svhn", (0.3, 0.7), "72.35 and 76.15%", "about 10 minutes"),
         _figure("figure-4d", "CIFAR-10", "cifar10", (0.3, 1.0), "74.85 and 76.1%", "about 20 minutes"),
         absent("pate", "comparison with PATE and LNMax", "their figures are quoted from two other papers, not run"),

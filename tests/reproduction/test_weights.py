@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +14,17 @@ from airlock.accounting import compute_epsilon
 from airlock.papers.weights.optimised_noise import budget
 from airlock.reproduction import Found, KeptRow, Trial, reproduce
 from airlock.reproduction.paper import Workplace
-from airlock.reproduction.weights import DATA, PAPER, NoisyTraining, World, _outputs, _slopes, best
+from airlock.reproduction.weights import DATA, PAPER, NoisyRun, WeightsWorld, _outputs, _slopes, best
 from airlock.training import Run
 
-MNIST = NoisyTraining(1000, 55_000, 1650, 4.0, 1.0, 1e-5)
+MNIST = NoisyRun(1000, 55_000, 1650, 4.0, 1.0, 1e-5)
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made-up files in the form of SVHN: the label is the place of a bright stripe."""
     folder, chance = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    parts: dict[str, np.ndarray] = {}
+    parts: dict[str, Any] = {}
     for part, count in (("train", 400), ("test", 120)):
         y = chance.integers(0, 10, count)
         x = chance.integers(0, 60, (count, 32, 32, 3)).astype(np.uint8)
@@ -55,7 +56,7 @@ def test_a_slope_of_the_perceptron_is_that_of_its_cost() -> None:
 
 
 def test_frozen_convolutions_come_from_the_private_records_and_the_rest_starts_anew(images: Path) -> None:
-    world = World("svhn", 0, True, Workplace(images, Run()))
+    world = WeightsWorld("svhn", 0, True, Workplace(images, Run()))
     fresh = world.start()
     layers = [*world.convolutions().modules(), *fresh.modules()]
     depths = tuple(sum(isinstance(layer, kind) for layer in layers) for kind in (nn.Conv2d, nn.Linear))
