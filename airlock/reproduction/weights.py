@@ -493,7 +493,7 @@ def _show_accuracies(found: Found, name: str, epsilons: Sequence[float], toleran
             rows.append((f"{epsilon:g}", mechanism, *cells, f"{ours[1]:g}" if ours else NOT_RUN))
     columns = ("ε", "noise", "own", "others", "others after a tenth", "after half", "best rate")
     if not there:
-        return ItemResult("not run")
+        return ItemResult("not run", "", columns, tuple(rows))
     status, words = compared(pairs, tolerance)
     return ItemResult(status, words, columns, tuple(rows), tuple(_gaps(found, name, epsilons)))
 
@@ -554,10 +554,10 @@ def _show_grid(found: Found) -> ItemResult:
                     pairs.append((f"{mechanism} at ({epsilon:g}, {delta:g})", printed, ours[0] if ours else None))
                 cells.append(beside(printed, ours[0] if ours else None))
             rows.append((mechanism, f"{epsilon:g}", *cells))
+    columns = ("noise", "ε", *(f"δ = {delta:g}" for delta in deltas))
     if not there:
-        return ItemResult("not run")
-    status, words = compared(pairs, 0.02)
-    return ItemResult(status, words, ("noise", "ε", *(f"δ = {delta:g}" for delta in deltas)), tuple(rows))
+        return ItemResult("not run", "", columns, tuple(rows))
+    return ItemResult(*compared(pairs, 0.02), columns, tuple(rows))
 
 
 def _named(epsilon: float, delta: float, mechanism: str) -> bool:
@@ -679,7 +679,7 @@ def _show_times(found: Found) -> ItemResult:
         "optimised / unperturbed",
     )
     if not there:
-        return ItemResult("not run")
+        return ItemResult("not run", "", columns, tuple(rows))
     return ItemResult(
         "differs", "another machine and other code; ratios are what may be compared", columns, tuple(rows)
     )
