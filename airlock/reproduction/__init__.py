@@ -6,6 +6,8 @@ be interrupted and resumed; a page is rendered from rows and a template alone, a
 
     paper    what a paper is made of: trials, experiments, items, rows
     run      which trials are missing, the file of rows, and the page
+    weights  Xiang, Yang and Li 2019, optimised additive noise
+    twin     Mao et al. 2020, DP-PG and DP-PGP
     answers  Lu et al. 2021, the convexified loss
 """
 

@@ -22,11 +22,8 @@ import torch
 from scipy.stats import kendalltau, pearsonr, spearmanr
 from torch import nn
 
-from airlock import data
 from airlock.auditing.attacks import AnsweredRecords, Shadows, ShadowSettings, shadow_attack, subsets
 from airlock.auditing.attacks.shadows import train_attack
-from airlock.auditing.audit_game import judge
-from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split, joined
 from airlock.data.benchmarks import ADULT_COLUMNS
 from airlock.mechanisms import Stream
@@ -50,8 +47,16 @@ from airlock.reproduction.paper import (
     Spread,
     Trial,
     Workplace,
+    World,
     absent,
+    accuracy,
+    beside,
     compared,
+    fewer,
+    in_court,
+    is_small,
+    opened,
+    show_court,
 )
 from airlock.training import (
     Ensemble,
@@ -59,7 +64,6 @@ from airlock.training import (
     PrivateGradients,
     Recipe,
     Resident,
-    count_correct,
     fit,
     predict,
     train_together,
@@ -156,7 +160,7 @@ def network(trial: Trial, place: Workplace) -> Figures:
     """Accuracy of the network without noise, on its own records and on others."""
     world = _world(trial, place)
     net = world.network(trial["loss"], dict(trial.settings).get("learning_rate"))
-    return {"own": _accuracy(net, world.split.private), "others": _accuracy(net, world.split.test)}
+    return {"own": accuracy(net, world.split.private), "others": accuracy(net, world.split.test)}
 
 
 def leakage(trial: Trial, place: Workplace) -> Figures:
@@ -202,8 +206,8 @@ def dp_sgd(trial: Trial, place: Workplace) -> Figures:
     sampler = Poisson(s.batch_size / n, stream.child("lots"))
     fit(net, Resident(world.split.private, place.run.device), sampler, gradients, recipe, trial.seed, place.run)
     net = net.cpu().eval()
-    accuracy = _accuracy(net, world.split.test)
-    figures = {"noise_multiplier": multiplier, "others": accuracy, "loss": 1 - accuracy / world.baseline}
+    there = accuracy(net, world.split.test)
+    figures = {"noise_multiplier": multiplier, "others": there, "loss": 1 - there / world.baseline}
     if world.attacked:
         figures["leakage"] = world.leakage([predict(net, part).numpy() for part in (world.members, world.others)])
     return figures
@@ -221,32 +225,23 @@ def court(trial: Trial, place: Workplace) -> Figures:
     """Whether one answer's claim is refuted, and after how many pairs of runs (batches of 1,000, 10,000 records)."""
     key = (trial["classes"], trial["noise"])
     case = place.once("case", key, lambda: case_of_answer(Published, 1.0, 1e-5, trial["classes"], noise=trial["noise"]))
-    found = judge(case, Stream.from_seed(trial.seed), seconds=600.0)
-    return {"refuted": float(found.refuted), "pairs": float(found.pairs), "claimed": case.claim.epsilon}
+    return in_court(trial, case)
 
 
-class World:
-    """One division of a data set, the networks trained on it, and the attacker's models.
-
-    Args:
-        name: The data set.
-        seed: Of the split and of everything that is trained.
-        small: Whether this is the quick version.
-        place: Where it runs.
-    """
+class AnswersWorld(World):
+    """One division of a data set, the networks trained on it, and the attacker's models."""
 
     def __init__(self, name: str, seed: int, small: bool, place: Workplace) -> None:
-        self.place, self.seed, self.small, self.name = place, seed, small, name
+        super().__init__(name, seed, small, place)
         self.known = DATA[name]
         table = {"channel": "answers", "method": "published", "data": name, "epsilon": 1.0, "seed": seed}
         table |= {"delta": 1 / (10 * self.known.records), "split": self.known.split}
         if small:
             table["settings"] = {"epochs": SMALL["epochs"]}
-        self.config: ReleaseConfig = from_table(table)
-        facts, split = data.describe(self.config, place.data_dir), data.load(self.config, place.data_dir)
+        self.config, facts, split = opened(table, place)
         if name == "adult":
             facts, split = with_codes(facts, split)
-        self.facts, self.split = facts, _fewer(split, SMALL["records"]) if small else split
+        self.facts, self.split = facts, fewer(split, SMALL["records"]) if small else split
 
     def channel(self, **changes: Setting) -> Published:
         """The method at other settings; ε is its own, all else belongs to its table of settings."""
@@ -268,7 +263,7 @@ class World:
     @property
     def baseline(self) -> float:
         """Accuracy on others of the network that Algorithm 1 perturbs."""
-        return max(_accuracy(self.network("elements"), self.split.test), 1e-9)
+        return max(accuracy(self.network("elements"), self.split.test), 1e-9)
 
     @property
     def attacked(self) -> bool:
@@ -319,19 +314,10 @@ class World:
 _HOW = ShadowSettings(repeats=1, by_class=False)
 
 
-def _world(trial: Trial, place: Workplace) -> World:
-    small = dict(trial.settings).get("small", False) is True
+def _world(trial: Trial, place: Workplace) -> AnswersWorld:
+    small = is_small(trial)
     key = (trial["data"], trial.seed, small)
-    return place.once("world", key, lambda: World(*key, place))
-
-
-def _accuracy(net: nn.Module, records: Records) -> float:
-    return count_correct(net, records) / max(1, len(records))
-
-
-def _fewer(split: Split, most: int) -> Split:
-    parts = {name: getattr(split, name) for name in ("private", "public", "test", "holdout")}
-    return replace(split, **{name: part.take(np.arange(min(most, len(part)))) for name, part in parts.items()})
+    return place.once("world", key, lambda: AnswersWorld(*key, place))
 
 
 def with_codes(facts: Facts, split: Split) -> tuple[Facts, Split]:
@@ -385,11 +371,11 @@ def _show_table_5(found: Found) -> ItemResult:
                 ours = found.figure("network", figure, data=name, loss=loss, **small)
                 words = "original" if loss == "mean" else "convexified"
                 pairs.append((f"{known.words}, {words}, {figure}", paper, ours))
-                cells.append(_beside(paper, ours))
+                cells.append(beside(paper, ours))
         leak = None if name in NO_ATTACK else found.figure("leakage", "leakage", data=name, **small)
         if name not in NO_ATTACK:
             pairs.append((f"{known.words}, leakage", known.leakage, leak))
-        rows.append((*cells, _beside(known.leakage, leak)))
+        rows.append((*cells, beside(known.leakage, leak)))
     columns = ("data", "original loss: own", "others", "convexified: own", "others", "leakage")
     status, words = compared(pairs, 0.02)
     return ItemResult(status, words, columns, tuple(rows))
@@ -543,24 +529,10 @@ def _court(quick: bool) -> list[Trial]:
 
 
 def _show_court(found: Found) -> ItemResult:
-    rows: list[tuple[str, ...]] = []
-    told: list[float] = []
-    count = 0
-    for classes, kind in CASES:
-        refuted, pairs, claimed = (
-            found.figure("court", name, classes=classes, noise=kind) for name in ("refuted", "pairs", "claimed")
-        )
-        if refuted is None or pairs is None or claimed is None:
-            continue
-        told += refuted.values
-        count += 1
-        words = ", ".join(f"{value:,.0f}" for value in pairs.values)
-        verdict = "refuted" if all(refuted.values) else f"refuted in {sum(refuted.values):.0f} of {len(refuted.values)}"
-        rows.append((f"{classes} classes, {kind}", f"({claimed.mean:.3g}, 1e-5)", verdict, words))
-    if not count:
-        return ItemResult("not run")
-    words = f"{sum(told):.0f} of {len(told)} trials refute the claim for one answer"
-    return ItemResult("beside it", words, ("case", "claim", "verdict", "pairs of runs"), tuple(rows))
+    cases: dict[str, dict[str, Setting]] = {
+        f"{classes} classes, {kind}": {"classes": classes, "noise": kind} for classes, kind in CASES
+    }
+    return show_court(found, cases, "one answer")
 
 
 def _show_noise(found: Found) -> ItemResult:
@@ -575,10 +547,6 @@ def _show_noise(found: Found) -> ItemResult:
 
 def _printed(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
-
-
-def _beside(printed: float, ours: Spread | None) -> str:
-    return f"{printed:.4f} · {NOT_RUN if ours is None else ours.text(4)}"
 
 
 PAPER = Paper(

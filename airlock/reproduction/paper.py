@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
-from airlock.training import Run
+import numpy as np
+from torch import nn
+
+from airlock import data, methods
+from airlock.auditing.audit_game import judge
+from airlock.config import ReleaseConfig, from_table
+from airlock.data import Facts, Records, Split
+from airlock.mechanisms import Randomness, Stream
+from airlock.methods.case import Case
+from airlock.training import Run, count_correct
 
 T = TypeVar("T")
 Setting = str | int | float | bool
@@ -17,6 +26,7 @@ Figures = Mapping[str, float]
 # "beside it": not in the paper, and of use next to it.
 Status = Literal["reproduced", "in part", "differs", "not run", "cannot be had", "beside it"]
 NOT_RUN = "–"  # stands in a cell whose rows are missing
+_NAMED = 4  # figures that differ are named one by one up to this many
 
 
 @dataclass(frozen=True)
@@ -109,6 +119,30 @@ class Workplace:
         return found
 
 
+class World:
+    """One division of a data set, and what is trained on it.
+
+    Args:
+        name: The data set, or the training.
+        seed: Of the split and of everything that is trained.
+        small: Whether this is the quick version.
+        place: Where it runs.
+    """
+
+    def __init__(self, name: str, seed: int, small: bool, place: Workplace) -> None:
+        self.name, self.seed, self.small, self.place = name, seed, small, place
+
+
+def is_small(trial: Trial) -> bool:
+    """Whether a trial belongs to the quick version, as far as records are concerned."""
+    return dict(trial.settings).get("small", False) is True
+
+
+def accuracy(net: nn.Module, records: Records) -> float:
+    """The share of records that are classified correctly; 0 without records."""
+    return count_correct(net, records) / max(1, len(records))
+
+
 @dataclass(frozen=True)
 class Spread:
     """A figure over seeds."""
@@ -187,6 +221,7 @@ class Item:
         printed: What the paper prints, in a few words, for the page's first table.
         trials: The trials that it is made from, in the full and in the quick version.
         show: From rows to what they show.
+        estimate: What a full run takes, for a page that names what was not run.
     """
 
     name: str
@@ -194,6 +229,7 @@ class Item:
     printed: str
     trials: Callable[[bool], Sequence[Trial]]
     show: Callable[[Found], ItemResult]
+    estimate: str = ""
 
 
 def absent(name: str, title: str, why: str) -> Item:
@@ -220,6 +256,57 @@ class Paper:
     sources: tuple[str, ...]
 
 
+def opened(table: dict[str, Any], place: Workplace, most: int | None = None) -> tuple[ReleaseConfig, Facts, Split]:
+    """The config of a table, and what it names; with `most`, at most so many records in each part."""
+    config = from_table(table)
+    facts, split = data.describe(config, place.data_dir), data.load(config, place.data_dir)
+    return config, facts, split if most is None else fewer(split, most)
+
+
+def fewer(split: Split, most: int) -> Split:
+    """The first records of each part."""
+    parts = {name: getattr(split, name) for name in ("private", "public", "test", "holdout")}
+    return replace(split, **{name: part.take(np.arange(min(most, len(part)))) for name, part in parts.items()})
+
+
+def released(trial: Trial, place: Workplace, table: dict[str, Any], most: int | None = None) -> Figures:
+    """A whole release by a method of the package, with seeded noise: its accuracy on the test records, and its ε."""
+    config, facts, split = opened({**table, "seed": trial.seed}, place, most)
+    release = methods.build(config, facts).release(split, Randomness.make(trial.seed, trial.seed), place.run)
+    return {"others": release.utility.accuracy, "epsilon": release.guarantee.epsilon}
+
+
+def in_court(trial: Trial, case: Case) -> Figures:
+    """Whether a case's claim is refuted, and after how many pairs of runs."""
+    found = judge(case, Stream.from_seed(trial.seed), seconds=600.0)
+    return {"refuted": float(found.refuted), "pairs": float(found.pairs), "claimed": case.claim.epsilon}
+
+
+def show_court(found: Found, cases: Mapping[str, dict[str, Setting]], what: str) -> ItemResult:
+    """The verdicts of the experiment "court", at δ = 1e-5, on cases by their names, over all seeds."""
+    rows: list[tuple[str, ...]] = []
+    told: list[float] = []
+    for words, settings in cases.items():
+        refuted, pairs, claimed = (found.figure("court", name, **settings) for name in ("refuted", "pairs", "claimed"))
+        if refuted is None or pairs is None or claimed is None:
+            continue
+        told += refuted.values
+        verdict = "refuted" if all(refuted.values) else f"refuted in {sum(refuted.values):.0f} of {len(refuted.values)}"
+        rows.append(
+            (words, f"({claimed.mean:.3g}, 1e-5)", verdict, ", ".join(f"{value:,.0f}" for value in pairs.values))
+        )
+    if not rows:
+        return ItemResult("not run")
+    words = f"{sum(told):.0f} of {len(told)} trials refute the claim for {what}"
+    return ItemResult("beside it", words, ("case", "claim", "verdict", "pairs of runs"), tuple(rows))
+
+
+def beside(printed: float | None, ours: Spread | None, digits: int = 4) -> str:
+    """A cell: the paper's figure, if it prints one, and ours."""
+    here = NOT_RUN if ours is None else ours.text(digits)
+    return here if printed is None else f"{printed:.{digits}f} · {here}"
+
+
 def compared(pairs: Sequence[tuple[str, float, Spread | None]], tolerance: float) -> tuple[Status, str]:
     """A status from what the paper prints and what came out here.
 
@@ -233,7 +320,10 @@ def compared(pairs: Sequence[tuple[str, float, Spread | None]], tolerance: float
     apart = max(distance for _, distance in there)
     if missing := len(pairs) - len(there):
         return "in part", f"{len(there)} of {len(pairs)} figures are here, within {apart:.2g}; {missing} were not run"
-    far = [f"{name} by {distance:.2g}" for name, distance in there if distance > tolerance]
+    far = [(distance, name) for name, distance in there if distance > tolerance]
     if not far:
         return "reproduced", f"within {apart:.2g}"
-    return "differs", f"{len(there) - len(far)} of {len(there)} figures within {tolerance:g}; not {', '.join(far)}"
+    told = far if len(far) <= _NAMED else sorted(far, reverse=True)[:_NAMED]
+    words = ", ".join(f"{name} by {distance:.2g}" for distance, name in told)
+    words += f" and {len(far) - len(told)} less far" if len(told) < len(far) else ""
+    return "differs", f"{len(there) - len(far)} of {len(there)} figures within {tolerance:g}; not {words}"

@@ -29,12 +29,12 @@ from airlock._version import VERSION
 from airlock.bundle.files import output_error, replace_file
 from airlock.data.sources import named
 from airlock.errors import ConfigError, OutputError
-from airlock.reproduction import answers
+from airlock.reproduction import answers, twin, weights
 from airlock.reproduction.paper import Found, Item, ItemResult, KeptRow, Paper, Workplace
 from airlock.training import Run
 from airlock.training.devices import choose_device
 
-PAPERS = {paper.name: paper for paper in (answers.PAPER,)}
+PAPERS = {paper.name: paper for paper in (weights.PAPER, twin.PAPER, answers.PAPER)}
 Say = Callable[[str], None]
 
 
@@ -133,7 +133,7 @@ def reproduce(
         found = Found(tuple(rows.found), quick)
     page = out / f"{name}.md"
     replace_file(page, rendered(paper, found))
-    shown = {item.name: item.show(found) for item in items}
+    shown = {item.name: _shown(item, found) for item in items}
     return Reproduced(paper, page, rows.path, shown, len(able), len(missing) - len(able))
 
 
@@ -144,16 +144,27 @@ def rendered(paper: Paper, found: Found) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=False, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
     )
-    shown = {item.name: item.show(found) for item in paper.items}
+    shown = {item.name: _shown(item, found) for item in paper.items}
     devices = sorted({row.device for row in found.rows})
+    kept = {row.trial.key for row in found.rows}
+    missing = {item.name: sum(trial.key not in kept for trial in item.trials(found.quick)) for item in paper.items}
     return environment.get_template(f"{paper.name}.md.j2").render(
         paper=paper,
         shown=shown,
+        missing=missing,
         quick=found.quick,
         count=len(found.rows),
         devices=devices,
         rows=f"{stem(paper, found.quick)}.jsonl",
     )
+
+
+def _shown(item: Item, found: Found) -> ItemResult:
+    """What an item shows; small runs are compared with nothing."""
+    result = item.show(found)
+    if found.quick and item.trials(True) and result.status in ("reproduced", "differs"):
+        return replace(result, status="in part", words="it runs; too small to compare")
+    return result
 
 
 class _Rows:

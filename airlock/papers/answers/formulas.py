@@ -4,7 +4,8 @@ They are what `published` has to use and what is claimed, not what is true: Δω
 vector by √|W| as if every weight moved alike, hidden activations are treated as fixed, and the loss of a network with a
 hidden layer is not convex. docs/answers.md says what is wrong with the claim.
 
-The network is m – 128 (tanh) – C (softmax); n records; the regulariser 0.001‖W‖²/2 counts with λ = 5e-4.
+The network is m – 128 (tanh) – C (softmax); n records. The paper's figures follow from λ = 5e-4, half of the factor
+0.001 of its regulariser; training adds 0.001‖W‖².
 
 The paper compares its noise with that of DP-SGD, after Jayaraman and Evans 2019. `naive_noise`, `advanced_noise`,
 `zcdp_noise` and `rdp_noise` are those noise multipliers, standard deviation over clip norm, for E epochs at (ε, δ) in

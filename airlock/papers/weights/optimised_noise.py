@@ -1,7 +1,9 @@
 """The optimised additive noise of Xiang, Yang and Li 2019: budget (Eq. 12), shape (Eq. 10 and 11) and gradients.
 
-Everything here is the paper's, mistakes included; `published` says which they are. Guarantee: none. The shape of the
-noise is computed from all private records.
+Everything here is the paper's, mistakes included, but for one shape; `published` says which mistakes. Guarantee: none.
+The shape of the noise is computed from all private records. The shape that is not the paper's is `closed`: it is from
+the authors' later public code, which also has the factor that the paper's moment bound lacks, and no Eq. 12. Here it
+gets the paper's budget, so it is neither the paper's algorithm nor that code's.
 
 Shapes are given as factors u on the equal noise α/√τ, so that σ = u · α/√τ: with Δ = α·v the constraint
 Σ Δ_i²/σ_i² ≤ τ becomes Σ v_i²/u_i² ≤ 1 on ‖v‖ = 1. u = 1 is the true optimum of Eq. 10 whatever w is: the worst v puts
@@ -103,7 +105,7 @@ def solve(solver: Solver, w: Tensor) -> Tensor:
 
 
 def closed(w: Tensor) -> Tensor:
-    """The authors' later code: σ_i = (2 λ* Δ_i²/|w_i|)^{1/3} at Δ* = α w/‖w‖, λ* from the constraint.
+    """The authors' later code, not the paper: σ_i = (2 λ* Δ_i²/|w_i|)^{1/3} at Δ* = α w/‖w‖, λ* from the constraint.
 
     That is u_i ∝ |w_i|^{1/3}: coordinates that matter less get less noise, those with w_i = 0 none.
     """

@@ -68,7 +68,8 @@ class PublishedSettings(NoisyTrainingSettings):
     """Private training with the paper's noise.
 
     Args:
-        solver: Projected gradient steps on Eq. 11, or the closed form of the authors' later code.
+        solver: Projected gradient steps on Eq. 11, as in the paper; or the closed form of the authors' later code,
+            which is not in the paper and gets the paper's budget here.
         refresh: After how many iterations w and the shape are computed again; 1 in the paper.
         sensitivity_from: w over all private records as in the paper, or estimated from the lot of the iteration, at a
             55th of the cost on MNIST.
