@@ -52,6 +52,7 @@ from airlock.reproduction.paper import (
     Workplace,
     absent,
     compared,
+    fewer,
 )
 from airlock.training import (
     Ensemble,
@@ -246,7 +247,7 @@ class World:
         facts, split = data.describe(self.config, place.data_dir), data.load(self.config, place.data_dir)
         if name == "adult":
             facts, split = with_codes(facts, split)
-        self.facts, self.split = facts, _fewer(split, SMALL["records"]) if small else split
+        self.facts, self.split = facts, fewer(split, SMALL["records"]) if small else split
 
     def channel(self, **changes: Setting) -> Published:
         """The method at other settings; ε is its own, all else belongs to its table of settings."""
@@ -327,11 +328,6 @@ def _world(trial: Trial, place: Workplace) -> World:
 
 def _accuracy(net: nn.Module, records: Records) -> float:
     return count_correct(net, records) / max(1, len(records))
-
-
-def _fewer(split: Split, most: int) -> Split:
-    parts = {name: getattr(split, name) for name in ("private", "public", "test", "holdout")}
-    return replace(split, **{name: part.take(np.arange(min(most, len(part)))) for name, part in parts.items()})
 
 
 def with_codes(facts: Facts, split: Split) -> tuple[Facts, Split]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
+from airlock.data import Split
 from airlock.training import Run
 
 T = TypeVar("T")
@@ -194,6 +197,12 @@ class Item:
     printed: str
     trials: Callable[[bool], Sequence[Trial]]
     show: Callable[[Found], ItemResult]
+
+
+def fewer(split: Split, most: int) -> Split:
+    """At most so many records in each part, for the quick version."""
+    parts = {name: getattr(split, name) for name in ("private", "public", "test", "holdout")}
+    return replace(split, **{name: part.take(np.arange(min(most, len(part)))) for name, part in parts.items()})
 
 
 def absent(name: str, title: str, why: str) -> Item:

@@ -29,12 +29,12 @@ from airlock._version import VERSION
 from airlock.bundle.files import output_error, replace_file
 from airlock.data.sources import named
 from airlock.errors import ConfigError, OutputError
-from airlock.reproduction import answers
+from airlock.reproduction import answers, features, student
 from airlock.reproduction.paper import Found, Item, ItemResult, KeptRow, Paper, Workplace
 from airlock.training import Run
 from airlock.training.devices import choose_device
 
-PAPERS = {paper.name: paper for paper in (answers.PAPER,)}
+PAPERS = {paper.name: paper for paper in (features.PAPER, student.PAPER, answers.PAPER)}
 Say = Callable[[str], None]
 
 
