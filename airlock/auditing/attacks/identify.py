@@ -149,11 +149,11 @@ class UncoverSettings:
     batch_size: int = 16
     learning_rate: float = 0.1
     starts: int = 4
-    enough: float = 0.999
+    enough: float = 0.99999
 
 
 _SOFTEST, _HARDEST = 10.0, 100.0  # how sharply the best-correlated channel counts, from the first step to the last
-_AT_ONCE, _NAMED_FROM = 64, 0.7
+_AT_ONCE, _NAMED_FROM, _UNCERTAIN = 64, 0.7, 32
 
 
 def uncover(
@@ -218,8 +218,26 @@ def _searched(released: Tensor, records: Tensor, front: Prefix, seed: int, how: 
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
     channels, _ = _named(released, records, front, logits)
-    inner = tuple(tuple(torch.nonzero(one > 0).flatten().tolist()) or (0,) for one in logits)
-    return Uncovered(inner, tuple(channels.tolist()), _explained(released, records, front, channels, inner))
+    kept = _settled(released[:_AT_ONCE], records[:_AT_ONCE], front, channels, [one.detach() for one in logits])
+    inner = tuple(tuple(torch.nonzero(one).flatten().tolist()) for one in kept)
+    return Uncovered(inner, tuple(channels.tolist()), _explained(released, records, front, channels, kept))
+
+
+def _settled(
+    released: Tensor, records: Tensor, front: Prefix, channels: Tensor, logits: Sequence[Tensor]
+) -> list[Tensor]:
+    """Weights of 0 or 1: the least certain ones are tried both ways, one after another."""
+    kept = [(one > 0).float() for one in logits]
+    fit = _explained(released, records, front, channels, kept)
+    places = [(float(value.abs()), layer, place) for layer, one in enumerate(logits) for place, value in enumerate(one)]
+    for _, layer, place in sorted(places)[:_UNCERTAIN]:
+        kept[layer][place] = 1 - kept[layer][place]
+        other = _explained(released, records, front, channels, kept)
+        if other > fit:
+            fit = other
+        else:
+            kept[layer][place] = 1 - kept[layer][place]
+    return kept
 
 
 def _weighted(front: Prefix, weights: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -256,17 +274,10 @@ def _named(released: Tensor, records: Tensor, front: Prefix, logits: Sequence[Te
 
 
 @torch.no_grad()
-def _explained(
-    released: Tensor, records: Tensor, front: Prefix, channels: Tensor, inner: Sequence[Sequence[int]]
-) -> float:
+def _explained(released: Tensor, records: Tensor, front: Prefix, channels: Tensor, kept: Sequence[Tensor]) -> float:
     """1 − the share of the released maps' square that the named front end leaves over; at least 0."""
-    weights = []
-    for width, kept in zip(front.widths, inner, strict=False):
-        weights.append(
-            torch.zeros(width, device=records.device).index_fill(0, torch.tensor(kept, device=records.device), 1.0)
-        )
     over = [
-        (_weighted(front, weights, x)[:, channels] - maps).square().sum()
+        (_weighted(front, kept, x)[:, channels] - maps).square().sum()
         for maps, x in zip(torch.split(released, _AT_ONCE), torch.split(records, _AT_ONCE), strict=True)
     ]
     return max(0.0, 1.0 - float(torch.stack(over).sum() / released.square().sum().clamp_min(1e-30)))
