@@ -154,6 +154,7 @@ class UncoverSettings:
 
 _SOFTEST, _HARDEST = 10.0, 100.0  # how sharply the best-correlated channel counts, from the first step to the last
 _AT_ONCE, _NAMED_FROM, _UNCERTAIN = 64, 0.7, 32
+_FARTHEST = (3.0, 6.0)  # of a weight's logit, in either half
 
 
 def uncover(
@@ -217,6 +218,9 @@ def _searched(released: Tensor, records: Tensor, front: Prefix, seed: int, how: 
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
+            with torch.no_grad():  # a weight that is all but 0 or 1 has no slope, and would never come back
+                for one in logits:
+                    one.clamp_(-_FARTHEST[stage], _FARTHEST[stage])
     channels, _ = _named(released, records, front, logits)
     kept = _settled(released[:_AT_ONCE], records[:_AT_ONCE], front, channels, [one.detach() for one in logits])
     inner = tuple(tuple(torch.nonzero(one).flatten().tolist()) for one in kept)
