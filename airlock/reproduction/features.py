@@ -236,7 +236,7 @@ def _singles(trial: Trial, place: Workplace, front: Prefix, width: int) -> dict[
     def make() -> dict[str, list[float]]:
         return _judged(trial, place, front, singles(trial["m"], width), ("utility", "privacy"), _effort(trial))
 
-    return place.once(f"singles after {trial['m']}", key, make)
+    return place.once(f"singles after {trial['m']}, {trial['effort']}", key, make)
 
 
 # What is pruned: how many of 128 for leaking, how many for being of little use, and what usefulness is.
