@@ -398,7 +398,7 @@ def secret(trial: Trial, place: Workplace) -> Figures:
     whole = _front(trial, place, m).to(place.run.device)
     cut, own, others = _cut(whole, depth, _kept(trial), trial.seed)
     few = push(FeaturePipeline(cut), _people(trial, place)[0].take(np.arange(trial["known"])), place.run.device)
-    how = UncoverSettings(steps=8, starts=1) if small else UncoverSettings()
+    how = UncoverSettings(steps=8, starts=1) if small else UncoverSettings(steps=3000, starts=8)
     found = uncover(few.clean, few.x, whole, trial.seed, how)
     decoy = open_prefix(NET, m, COLOURS, _decoy(0)).to(place.run.device)
     other = uncover(few.clean, few.x, decoy, trial.seed, replace(how, starts=1))
