@@ -37,10 +37,6 @@ from airlock.data import Facts, Split
 from airlock.errors import AirlockWarning
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods.contract import NetworkArtefact
-from airlock.methods.student.ensemble import Ensemble
-from airlock.methods.student.learning import StudentTraining
-from airlock.methods.student.private_teacher import PrivateTeacher
-from airlock.methods.student.teachers import make_pair
 from airlock.papers.student.published import Published, Teachers
 from airlock.reproduction.paper import (
     NOT_RUN,
@@ -59,7 +55,7 @@ from airlock.reproduction.paper import (
 )
 from airlock.training import Recipe, Shuffled, predict
 from airlock.training.augment import named
-from airlock.training.distillation.distil import Cached, LabelLoss, Stage, at_places, learn_labels
+from airlock.training.distillation.distil import Stage, at_places, learn_labels
 from airlock.training.stages import Stages
 
 SEEDS, DIGITS_SEEDS = (0, 1, 2), (0, 1, 2, 3, 4)
@@ -67,7 +63,7 @@ SOUND_EPSILONS = (1.0, 3.0)  # beside the paper's
 
 
 @dataclass(frozen=True)
-class DataSet:
+class Printed:
     """How the paper uses a data set, and what it prints about it.
 
     Args:
@@ -96,15 +92,15 @@ class DataSet:
 
 
 DATA = {
-    "mnist": DataSet(
+    "mnist": Printed(
         "MNIST", "mnist", 1e-5, 0.4, "mnist", (98.64, 7.68), (99.48, 98.94, 99.28), 9.60,
         (155_210, 4_970, 9_880), (0.76, 0.03, 0.07),
     ),
-    "svhn": DataSet(
+    "svhn": Printed(
         "SVHN", {"source": "svhn", "records": 20_000, "test_records": 5_000}, 1e-6, 0.4, "svhn", (92.90, 7.03),
         (96.36, 94.49, 95.39), 9.83, (1_410_000, 40_000, 70_000), (7.34, 0.29, 0.39),
     ),
-    "cifar10": DataSet(
+    "cifar10": Printed(
         "CIFAR-10", "cifar10", 1e-5, 0.8, "cifar", (81.69, 8.87), (86.35, 82.14, 84.57), 9.59,
         (3_120_000, 150_000, 520_000), (13.92, 0.93, 3.10),
     ),
@@ -222,12 +218,7 @@ def noise(trial: Trial, place: Workplace) -> Figures:
 def private_teacher(trial: Trial, place: Workplace) -> Figures:
     """A sound student of a teacher under DP-SGD, and the same student without it."""
     channel, split = _channel(trial, place)
-    assert isinstance(channel, PrivateTeacher)
-    made = channel.release(split, _drawn(trial), place.run)
-    start = make_pair((channel.teacher_name, channel.net_name), channel.layers, channel.facts, trial.seed)[1]
-    base = start.to(place.run.device)
-    training = StudentTraining(channel.learning, split.public, channel.queries, trial.seed, Stages(place.run, {}))
-    training.learn_in_rounds(base, LabelLoss(Cached(split.public.y)))
+    made, base = channel.release(split, _drawn(trial), place.run), channel.alone(split.public, place.run)
     inside = {key: float(made.inside[key]) for key in ("teacher_accuracy", "public_teacher_accuracy")}
     return {
         "epsilon": made.guarantee.epsilon,
@@ -242,7 +233,6 @@ def private_teacher(trial: Trial, place: Workplace) -> Figures:
 def ensemble(trial: Trial, place: Workplace) -> Figures:
     """A sound student of teachers on disjoint shards, and the same if they say nothing."""
     channel, split = _channel(trial, place)
-    assert isinstance(channel, Ensemble)
     silent = _with(channel, bound=1e-9, teachers=2, shard_epochs=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AirlockWarning)
@@ -346,7 +336,7 @@ def _config(trial: Trial) -> ReleaseConfig:
     return config.model_copy(update={"epsilon": _ANY_CLAIM}) if "noise_scale" in settings else config
 
 
-def _channel(trial: Trial, place: Workplace) -> tuple[methods.Channel, Split]:
+def _channel(trial: Trial, place: Workplace) -> tuple[Any, Split]:
     """The method, and the records."""
     config = _config(trial)
 
@@ -360,7 +350,7 @@ def _channel(trial: Trial, place: Workplace) -> tuple[methods.Channel, Split]:
     return methods.build(config, facts), split
 
 
-def _with(channel: Published | Ensemble, **changes: float) -> Any:
+def _with(channel: methods.Channel, **changes: float) -> Any:
     """The same method with other settings."""
     epsilon = _ANY_CLAIM if "noise_scale" in changes else channel.config.epsilon
     update = {"epsilon": epsilon, "settings": {**channel.config.settings, **changes}}
