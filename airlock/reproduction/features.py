@@ -463,7 +463,7 @@ def release(trial: Trial, place: Workplace) -> Figures:
     else:
         settings = {"front": NET, "layers": 6, "channels": 8, "pretrain_on": "cifar100", "epochs": 250}
     if small:  # nothing is trained in advance
-        settings = {"front": "residual", "project": 16, "public": "synthetic"} if method == "noised" else {
+        settings = {"front": "residual", "layers": 1, "project": 16, "public": "synthetic"} if method == "noised" else {
             "front": "residual", "layers": 3, "channels": 4, "epochs": 1}  # fmt: skip
     table = {"channel": "features", "method": method, "data": name, "epsilon": 8.0, "delta": 1e-6, "seed": trial.seed}
     config = from_table(table | {"settings": settings})
