@@ -29,12 +29,12 @@ from airlock._version import VERSION
 from airlock.bundle.files import output_error, replace_file
 from airlock.data.sources import named
 from airlock.errors import ConfigError, OutputError
-from airlock.reproduction import answers, twin, weights
+from airlock.reproduction import answers, features, student, twin, weights
 from airlock.reproduction.paper import Found, Item, ItemResult, KeptRow, Paper, Workplace
 from airlock.training import Run
 from airlock.training.devices import choose_device
 
-PAPERS = {paper.name: paper for paper in (weights.PAPER, twin.PAPER, answers.PAPER)}
+PAPERS = {paper.name: paper for paper in (weights.PAPER, twin.PAPER, student.PAPER, features.PAPER, answers.PAPER)}
 Say = Callable[[str], None]
 
 

@@ -19,13 +19,9 @@ from airlock import data, methods
 from airlock.config import ReleaseConfig, load
 from airlock.data import Records, Split
 from airlock.mechanisms import Randomness
-from airlock.methods.student.learning import StudentTraining
 from airlock.methods.student.private_teacher import PrivateTeacher
-from airlock.methods.student.teachers import make_pair
 from airlock.training import Run, predict
 from airlock.training.devices import choose_device, share_gpu
-from airlock.training.distillation.distil import Cached, LabelLoss
-from airlock.training.stages import Stages
 
 SHOWN = (
     "noise_multiplier",
@@ -70,18 +66,9 @@ def measure(config: ReleaseConfig, split: Split, data_dir: Path | None) -> dict[
         "epsilon": made.guarantee.epsilon,
         "delta": made.guarantee.delta,
         "student": accuracies(made.network.net, split.test, channel.unseen),
-        "base": accuracies(base(channel, split, run), split.test, channel.unseen),
+        "base": accuracies(channel.alone(split.public, run), split.test, channel.unseen),
         **{key: {**made.plan.details, **made.inside}[key] for key in SHOWN},
     }
-
-
-def base(channel: PrivateTeacher, split: Split, run: Run) -> nn.Module:
-    """The same student by itself: public labels for as many epochs, and nothing private."""
-    seed = channel.config.seed
-    net = make_pair((channel.teacher_name, channel.net_name), channel.layers, channel.facts, seed)[1].to(run.device)
-    training = StudentTraining(channel.learning, split.public, channel.queries, seed, Stages(run, {}))
-    training.learn_in_rounds(net, LabelLoss(Cached(split.public.y)))
-    return net
 
 
 def accuracies(net: nn.Module, test: Records, unseen: tuple[int, ...]) -> dict[str, float]:

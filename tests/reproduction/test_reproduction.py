@@ -120,12 +120,58 @@ def test_the_noise_of_advanced_composition_solves_what_it_says() -> None:
         assert advanced_noise(epochs, epsilon, delta) == pytest.approx(noise, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_the_page_in_the_docs_is_what_its_rows_give(name: str) -> None:
-    paper, found = PAPERS[name], Found(kept_rows(KEPT / f"{name}.jsonl"))
-    assert (KEPT / f"{name}.md").read_text("utf-8") == rendered(paper, found)
+def test_the_quick_court_of_a_student_refutes_both_readings(tmp_path: Path) -> None:
+    found = reproduce("student", tmp_path, ["court"], quick=True, device="cpu")
+    assert [row.figures["refuted"] for row in kept_rows(found.rows)[:2]] == [1.0, 1.0]
+    assert found.shown["court"].words == "2 of 2 trials refute the claim"
+    page = found.page.read_text("utf-8")
+    assert "This is the quick version" in page
+    assert "guesses about who is in it are" in page
+
+
+def test_a_students_figures_are_compared_in_percent() -> None:
+    rows = tuple(
+        KeptRow(trial, {"student": 0.9, "student_unseen": 0.5, "claimed_epsilon": 8.7}, "abc", "CPU", 1.0)
+        for trial in dict.fromkeys(trial for item in PAPERS["student"].items for trial in item.trials(False))
+        if trial.experiment in ("published", "alone")
+    )
+    shown = {item.name: item.show(Found(rows)) for item in PAPERS["student"].items}
+    assert "published, claimed ε = 8.7, 6 and 9 by 3.2" in shown["table-1"].words
+    assert shown["figure-2d"].words.startswith("the noise does nothing at all")
+    assert shown["figure-2c"].status == "differs"
+    assert shown["figure-3"].words == "accuracy rises with the claimed ε on 0 of 3 data sets"
+
+
+def test_the_cost_of_front_ends_is_measured_without_any_data(tmp_path: Path) -> None:
+    found = reproduce("features", tmp_path, ["figure-8"], quick=True, data_dir=tmp_path, device="cpu")
+    assert (found.ran, found.left) == (6, 0)
+    work = [row.figures["multiply_adds"] for row in kept_rows(found.rows)]
+    assert work == sorted(work)
+    assert work[5] == 32 * 32 * (27 * 64 + 576 * 64) + 16 * 16 * (576 * 128 + 1152 * 128)
+
+
+def test_the_example_is_chosen_from_rows_by_both_rules() -> None:
+    places = {(1, 4): (25.0, 0.44), (1, 16): (30.0, 0.5), (6, 4): (14.0, 0.43), (6, 16): (19.0, 0.56)}
+    rows = tuple(
+        KeptRow(
+            Trial.of("surface", 1, data="cifar10", effort="coarse", m=m, channels=depth),
+            {"psnr": leak, "accuracy": score}, "abc", "CPU", 1.0,
+        )
+        for (m, depth), (leak, score) in places.items()
+    )  # fmt: skip
+    shown = next(item for item in PAPERS["features"].items if item.name == "example").show(Found(rows))
+    assert shown.words.startswith("by its rule the paper's layer in 2 of 2")
+    assert [row[3][:14] for row in shown.rows] == ["m = 1, D' = 4:", "m = 6, D' = 4:"]
+    assert shown.rows[0][4].startswith("m = 6, D' = 16")
+
+
+@pytest.mark.parametrize("stem", sorted(path.stem for path in KEPT.glob("*.jsonl")))
+def test_the_page_in_the_docs_is_what_its_rows_give(stem: str) -> None:
+    name, quick = stem.removesuffix("-quick"), stem.endswith("-quick")
+    paper, found = PAPERS[name], Found(kept_rows(KEPT / f"{stem}.jsonl"), quick)
+    assert (KEPT / f"{stem}.md").read_text("utf-8") == rendered(paper, found)
     assert not {row.trial.key for row in found.rows} - {
-        trial.key for item in paper.items for trial in item.trials(False)
+        trial.key for item in paper.items for trial in item.trials(quick)
     }
     assert all("+" not in row.commit for row in found.rows)  # run from what is committed
 

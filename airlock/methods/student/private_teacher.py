@@ -63,7 +63,15 @@ from airlock.methods.student.teachers import (
     taught,
 )
 from airlock.training import Run, checkpoint, outcomes_of
-from airlock.training.distillation.distil import Asked, DistillationObjective, MatchLoss, SoftLoss, SquaredLoss
+from airlock.training.distillation.distil import (
+    Asked,
+    Cached,
+    DistillationObjective,
+    LabelLoss,
+    MatchLoss,
+    SoftLoss,
+    SquaredLoss,
+)
 from airlock.training.distillation.selection import Name as SelectName
 from airlock.training.distillation.variations import Balanced
 from airlock.training.distributed import digest
@@ -398,6 +406,13 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
         answers = self._loss(asked)
         varied = Balanced(teacher) if self.varied else None
         training.learn_in_rounds(net, answers, alone=answers if self.by_teacher else None, vary=varied)
+        return net
+
+    def alone(self, public: Records, run: Run) -> nn.Module:
+        """The same student by itself, for comparison: public labels for as many epochs, and nothing private."""
+        net = self._pair()[1].to(run.device)
+        training = StudentTraining(self.learning, public, self.queries, self.config.seed, Stages(run, {}))
+        training.learn_in_rounds(net, LabelLoss(Cached(public.y)))
         return net
 
     def _loss(self, asked: Asked) -> DistillationObjective:

@@ -3,8 +3,10 @@
 The first m layers of a public network, with D' secretly drawn output channels, turn every private record into feature
 maps, which leave with its label. The paper argues that a reconstruction network trained on features and pictures
 returns only blurred pictures, and that no one knows the front end. The first is a lower bound on what leaks: another
-attacker may do better. The second fails: with a few known pictures, a front end cut from a public network can be
-identified by least squares (docs/features.md). So the status is empirical, and no ε is claimed.
+attacker may do better. The second fails where whole layers of a public network are taken: a few known pictures name it
+and its channels by least squares (docs/features.md). Where channels inside are left out too (`inner`), least squares
+find nothing, a search may (`auditing.attacks.identify.uncover`), and nothing limits what a better one finds. So the
+status is empirical, and no ε is claimed.
 """
 
 from __future__ import annotations

@@ -13,6 +13,13 @@ does not give, and its proof is omitted. With c2 = 1/2, σ = c2 √(T ln(1/δ)) 
 cost far more: 39 by PLD, 43 by the moments bound (`gaussian_queries_epsilon`). Choosing query samples among public
 records by the student amplifies nothing and costs nothing.
 
+Algorithm 2 can be read in two ways. By its words the batch's loss is one number (`losses = "batch"`, the default, and
+what is said under (2)). Its ‖·‖₂ and its **I** also allow the vector of the losses of the batch's records
+(`losses = "records"`): the vector is scaled to norm B, every record's loss gets noise, and B follows the norms of the
+auxiliary losses. (1) holds for either, and so does the refutation. (2) becomes: above B the gradient is that of the
+mean over the norm, which falls as one record's loss grows beyond the others, so that the student is no longer taught to
+agree with its teacher. Two vectors of norm B without negative losses are up to √2 B apart, not B as the paper has it.
+
 In court, the whole pipeline runs on networks of one layer, on private records of zeros, with and without one large
 record. Public inputs come with either label, so that they say nothing by themselves: what a student learns about them
 comes from the teacher. B is preset, and so high that no loss is clipped, which only makes the noise larger. What is
@@ -26,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import dp_accounting as dpa
 import numpy as np
@@ -83,6 +90,7 @@ ASSUMPTIONS = (
     NOTHING_ELSE_LEAVES,
 )
 Teachers = tuple[nn.Module, nn.Module]
+Losses = Literal["batch", "records"]
 _KEPT = ("teacher", "auxiliary", HINTS)
 # The court.
 _INPUTS, _CLASSES, _OTHERS = 4, 2, 3
@@ -99,10 +107,12 @@ class PublishedSettings(TeacherSettings):
     Args:
         noise_scale: σ; when left out, what Theorem 2 as read here requires at the config's ε.
         bound: B; when left out, the running mean of the loss against the auxiliary teacher.
+        losses: What Algorithm 2 calls a batch's loss: one number, or the vector of its records' losses.
     """
 
     noise_scale: Positive | None = None
     bound: Positive | None = None
+    losses: Losses = "batch"
 
 
 class Published(Channel):
@@ -130,9 +140,15 @@ class Published(Channel):
         self._check_claim()
 
     @classmethod
-    def case(cls, epsilon: float, delta: float) -> Case:
-        """One private record more or less, and the whole pipeline on networks of one layer."""
-        return _case(cls(court_config(epsilon, delta), court_facts(_INPUTS)))
+    def case(cls, epsilon: float, delta: float, **settings: float | str) -> Case:
+        """One private record more or less, and the whole pipeline on networks of one layer.
+
+        Args:
+            epsilon: Of the claim.
+            delta: Of the claim.
+            settings: Other than the court's own, such as `losses`.
+        """
+        return _case(cls(court_config(epsilon, delta, **settings), court_facts(_INPUTS)))
 
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
@@ -182,8 +198,9 @@ class Published(Channel):
 
     @cached_property
     def gaussian_queries_epsilon(self) -> float:
-        """What that many numbers with noise at σ would cost, if they were what leaves."""
-        event = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(self.noise_scale), self.asked)
+        """What that many answers with noise at σ would cost, if they were what leaves."""
+        apart = 1.0 if self.settings.losses == "batch" else math.sqrt(2)  # over B: numbers from 0 to B, or vectors
+        event = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(self.noise_scale / apart), self.asked)
         return compute_epsilon(event, self.config.delta, accountant=self.config.accountant).epsilon
 
     def plan(self) -> Plan:
@@ -213,6 +230,7 @@ class Published(Channel):
             "temperature": s.temperature,
             "noise_scale": self.noise_scale,
             "bound": s.bound or "adaptive",
+            **({"losses": s.losses} if s.losses != "batch" else {}),
             "gaussian_queries_epsilon": _stated(self.gaussian_queries_epsilon),
             "record_level": "none: no noise reaches the student",
             **lacking(self.facts, self.config),
@@ -273,7 +291,8 @@ class Published(Channel):
         return changes
 
     def _sanitise(self, auxiliary: DistillationObjective, stream: Stream, device: torch.device) -> Sanitise:
-        return Sanitise(self.noise_scale, auxiliary, stream, device, self.settings.bound)
+        s = self.settings
+        return Sanitise(self.noise_scale, auxiliary, stream, device, s.bound, s.losses == "records")
 
     def _guarantee(self, events: dpa.DpEvent) -> Guarantee:
         """Nothing is promised; the paper's claim is recorded."""
@@ -314,12 +333,16 @@ class Sanitise:
 
     Only a loss that leaves as a number would be protected: one number is `GaussianDpEvent(σ)`.
 
+    By the second reading L is the vector of the records' losses. It becomes L / max(1, ‖L‖₂/B) + N(0, σ²B² I), with B
+    the mean so far of ‖L‖₂ against the auxiliary teacher; the gradient is that of its mean, through the norm as well.
+
     Args:
         noise_scale: σ.
         auxiliary: The same loss against the auxiliary teacher; its mean so far is B.
         stream: Secret.
         device: Where the losses are.
         bound: B, if it is preset.
+        by_record: The second reading.
     """
 
     def __init__(
@@ -329,8 +352,10 @@ class Sanitise:
         stream: Stream,
         device: torch.device,
         bound: float | None = None,
+        by_record: bool = False,
     ) -> None:
         self.noise_scale, self.auxiliary, self.stream, self.bound = noise_scale, auxiliary, stream, bound
+        self.by_record = by_record
         self.total = torch.zeros((), dtype=torch.float64, device=device)
         self.batches, self.clipped = torch.zeros_like(self.total), torch.zeros_like(self.total)
 
@@ -344,18 +369,22 @@ class Sanitise:
             value.copy_(state[name])
 
     def __call__(self, loss: Tensor, outputs: Tensor, x: Tensor, place: Tensor, step: int) -> Tensor:
-        """The sanitised loss of one batch."""
+        """The sanitised loss of one batch: of one number, or the mean of a vector's."""
         with torch.no_grad():
             self.batches += 1
-            if self.bound is None:
-                self.total += self.auxiliary(outputs, x, place)
-            else:
-                self.total += self.bound
+            self.total += self._auxiliary_size(outputs, x, place) if self.bound is None else self.bound
             bound = (self.total / self.batches).to(loss.dtype)
-            above = loss > bound
+            above = loss.norm() > bound  # of one number that is not negative: the number
             self.clipped += above
-            noise = float(self.stream.child(step).normal(1)[0]) * self.noise_scale * bound
+            drawn = torch.from_numpy(self.stream.child(step).normal(loss.numel())).to(loss)
+            noise = (drawn * self.noise_scale * bound).view_as(loss)
+        if self.by_record:
+            return ((loss * (bound / loss.norm()) if above else loss) + noise).mean()
         return (bound if above else loss) + noise
+
+    def _auxiliary_size(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
+        """The loss against the auxiliary teacher, or the norm of its vector."""
+        return self.auxiliary.each(outputs, x, place).norm() if self.by_record else self.auxiliary(outputs, x, place)
 
     @property
     def share_clipped(self) -> float | None:
@@ -368,9 +397,9 @@ def court_facts(inputs: int) -> Facts:
     return Facts("court", (inputs,), tuple(map(str, range(_CLASSES))), 4 * inputs, 1, "made up for the court")
 
 
-def court_config(epsilon: float, delta: float) -> ReleaseConfig:
+def court_config(epsilon: float, delta: float, **changes: float | str) -> ReleaseConfig:
     """One layer each; hints from the teacher's outputs; σ by the paper's theorem."""
-    settings = {
+    settings: dict[str, float | str] = {
         "teacher": "linear",
         "hint": "1",
         "guide": "1",
@@ -387,6 +416,7 @@ def court_config(epsilon: float, delta: float) -> ReleaseConfig:
         "teacher_epochs": 5,
         "teacher_batch": 4096,
         "teacher_learning_rate": 0.1,
+        **changes,
     }
     table = {
         "channel": "student",

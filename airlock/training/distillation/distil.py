@@ -87,15 +87,19 @@ class Asked:
 
 
 class DistillationObjective(Protocol):
-    """A loss of a student's outputs on a batch: the mean over its records."""
+    """A loss of a student's outputs on a batch: of each of its records, and the mean over them."""
 
     @property
     def mark(self) -> dict[str, object]:
         """What a checkpoint must match."""
         ...
 
+    def each(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
+        """The losses of outputs for these inputs, which are at these indices."""
+        ...
+
     def __call__(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
-        """The loss of outputs for these inputs, which are at these indices."""
+        """Their mean."""
         ...
 
 
@@ -110,9 +114,13 @@ class SquaredLoss:
         """Its kind and its answers."""
         return {"loss": "squared", "answers": self.answers.mark}
 
+    def each(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
+        """Of each record."""
+        return 0.5 * (outputs - self.answers(x, place).float()).square().flatten(1).sum(1)
+
     def __call__(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
         """The mean over the batch."""
-        return 0.5 * (outputs - self.answers(x, place).float()).square().flatten(1).sum(1).mean()
+        return self.each(outputs, x, place).mean()
 
 
 class SoftLoss:
@@ -126,10 +134,14 @@ class SoftLoss:
         """Its kind, its temperature and its answers."""
         return {"loss": "soft", "temperature": self.temperature, "answers": self.answers.mark}
 
+    def each(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
+        """Of each record."""
+        wanted = torch.softmax(self.answers(x, place).float() / self.temperature, 1)
+        return -(wanted * torch.log_softmax(outputs / self.temperature, 1)).sum(1)
+
     def __call__(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
         """The mean over the batch."""
-        wanted = torch.softmax(self.answers(x, place).float() / self.temperature, 1)
-        return -(wanted * torch.log_softmax(outputs / self.temperature, 1)).sum(1).mean()
+        return self.each(outputs, x, place).mean()
 
 
 class MatchLoss:
@@ -143,10 +155,14 @@ class MatchLoss:
         """Its kind and its answers."""
         return {"loss": "match", "answers": self.answers.mark}
 
+    def each(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
+        """Of each record."""
+        apart = outputs - self.answers(x, place).float()
+        return 0.5 * (apart - apart.mean(1, keepdim=True)).square().mean(1)
+
     def __call__(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
         """The mean over the batch."""
-        apart = outputs - self.answers(x, place).float()
-        return 0.5 * (apart - apart.mean(1, keepdim=True)).square().mean()
+        return self.each(outputs, x, place).mean()
 
 
 class LabelLoss:
@@ -160,6 +176,10 @@ class LabelLoss:
         """Its kind and the labels."""
         return {"loss": "labels", "answers": self.labels.mark}
 
+    def each(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
+        """Of each record."""
+        return F.cross_entropy(outputs, self.labels(x, place), reduction="none")
+
     def __call__(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
         """The mean over the batch."""
         return F.cross_entropy(outputs, self.labels(x, place))
@@ -169,6 +189,7 @@ class Change(Protocol):
     """A change to a batch's loss before its gradient is taken; it may have a state and draw noise."""
 
     stream: Stream
+    by_record: bool  # whether it takes the losses of single records rather than their mean
 
     def state(self) -> dict[str, Tensor]:
         """The state that the next step depends on."""
@@ -179,7 +200,7 @@ class Change(Protocol):
         ...
 
     def __call__(self, loss: Tensor, outputs: Tensor, x: Tensor, place: Tensor, step: int) -> Tensor:
-        """The changed loss; `outputs` have no gradient. A constant loss leaves the student unchanged."""
+        """The changed loss, a number; `outputs` have no gradient. A constant loss leaves the student unchanged."""
         ...
 
 
@@ -224,7 +245,8 @@ class LossGradients:
         if self.vary:
             x = self.vary(x, torch.Generator(device=x.device).manual_seed(mix(self.seed, step)))
         outputs = net(x).float()
-        loss = self.objective(outputs, x, y)
+        each = self.change is not None and self.change.by_record
+        loss = self.objective.each(outputs, x, y) if each else self.objective(outputs, x, y)
         if self.change:
             loss = self.change(loss, outputs.detach(), x, y, step)
         if loss.requires_grad:

@@ -53,7 +53,8 @@ class Learning(Frozen):
         learning_rate: The peak rate; SGD drops to a tenth of it after two fifths and to a hundredth after four fifths
             of the training, as in the paper; Adam uses a cosine.
         width: Channels in the reconstructor's blocks.
-        blocks: Blocks in each of its two clusters.
+        blocks: Blocks in each of its clusters.
+        clusters: How many clusters it has.
     """
 
     records: Annotated[int, Field(ge=2)]
@@ -63,6 +64,7 @@ class Learning(Frozen):
     learning_rate: Positive = 1e-3
     width: Annotated[int, Field(ge=1)] = 64
     blocks: Annotated[int, Field(ge=1)] = 8
+    clusters: Annotated[int, Field(ge=1)] = 2
 
 
 class Effort(Frozen):
@@ -177,7 +179,8 @@ class Judges:
     def _build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         if self.kind == "utility":
             return Icn(shape, classes)
-        return Irn(shape, self.front.image_shape, blocks=self.how.blocks, width=self.how.width)
+        how = self.how
+        return Irn(shape, self.front.image_shape, clusters=how.clusters, blocks=how.blocks, width=how.width)
 
     def measure(self) -> list[float]:
         """Train, then test: accuracy or mean PSNR of every point."""

@@ -3,7 +3,7 @@
 Leakage is the PSNR of each channel alone on public data (`training.front_ends.characterise`); usefulness is Fisher's
 criterion (`training.front_ends.lda`) or the accuracy of each channel alone. As PrivyNet has it: of 128 channels the 32
 leakiest and the 64 least useful go, so a quarter and a half. The choice among the rest comes from a stream whose key
-stays inside. That is no protection: whoever has pairs of images and features finds the channels.
+stays inside. That is no protection: whoever has pairs of images and features finds the channels by least squares.
 
 Fisher's criterion on private records is a function of them that no noise protects; on public ones it costs nothing.
 """

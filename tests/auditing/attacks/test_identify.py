@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from airlock.auditing.attacks.identify import Guess, identify
+from airlock.auditing.attacks.identify import Guess, UncoverSettings, identify, uncover
 from airlock.auditing.features.feature_pipeline import FeaturePipeline, generator_on
 from airlock.auditing.features.reconstruction_metrics import named
-from airlock.errors import DataError
+from airlock.errors import DataError, NetError
+from airlock.nets.prefix import Prefix, narrow
+from airlock.nets.stages import ByChannel, Convolution
 from airlock.training.devices import to_input
 from tests.auditing.attacks.toy_features import CPU, conv_front, pictures
 
@@ -71,3 +73,34 @@ class _Pick(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[:, self.channels]
+
+
+# Channels of every layer kept secret.
+
+
+def deep(seed: int) -> Prefix:
+    """Three convolutions and a pooling."""
+    layers, inputs = {}, 3
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for place, width in enumerate((12, 12, 16)):
+            conv = nn.Conv2d(inputs, width, 3, padding=1)
+            nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
+            layers[f"conv{place}"], inputs = Convolution(conv, nn.ReLU()), width
+    return Prefix(nn.Identity(), layers | {"pool": ByChannel(nn.MaxPool2d(2))}, (3, 12, 12), "deep")
+
+
+def test_channels_left_out_of_every_layer_are_named_though_no_map_is_a_channels_multiple() -> None:
+    whole, x = deep(0), torch.rand(64, 3, 12, 12, generator=torch.Generator().manual_seed(1))
+    inner, own = ((0, 2, 4, 5, 9, 11), (1, 2, 3, 6, 7, 10)), (3, 9, 0, 14)
+    released = narrow(whole, own, inner)(x)
+    assert identify(released, x, {"whole": whole}).right("whole", own) < 4
+    found = uncover(released, x, whole, 0, UncoverSettings(steps=400))
+    assert (found.inner, found.channels) == (inner, own)
+    assert found.fit > 0.9999
+    assert uncover(released, x, deep(9), 0, UncoverSettings(steps=100, starts=1)).fit < 0.9  # another net is not it
+
+
+def test_a_net_that_cannot_have_given_these_maps_is_refused() -> None:
+    with pytest.raises(NetError, match="maps of"):
+        uncover(torch.zeros(2, 4, 5, 5), torch.zeros(2, 3, 12, 12), deep(0), 0)

@@ -309,7 +309,7 @@ def test_votes_become_labels_whatever_the_temperature() -> None:
 
 def test_every_config_in_runs_can_be_built() -> None:
     files = sorted((Path(__file__).resolve().parents[3] / "runs").glob("student-ensemble-*.toml"))
-    assert len(files) == 3
+    assert len(files) == 2
     for file in files:
         config = load(file)
         channel = Ensemble(config, data.describe(config))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from airlock import auditing, data, pipeline
+from airlock.auditing.audit_game import judge
 from airlock.bundle import Vault, card, dossier
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
@@ -258,7 +259,7 @@ def test_every_config_in_runs_can_be_planned(monkeypatch: pytest.MonkeyPatch) ->
     from airlock.config import load
 
     files = sorted((Path(__file__).resolve().parents[3] / "runs").glob("student-published-*.toml"))
-    assert len(files) == 7
+    assert len(files) == 1
     for file in files:
         config = load(file)
         assert Published(config, data.describe(config)).net_name == config.net
@@ -273,9 +274,9 @@ def test_every_setting_is_documented() -> None:
 # privacy-sanitize, alone
 
 
-def sanitised(noise_scale: float, bound: float | None = None) -> Sanitise:
+def sanitised(noise_scale: float, bound: float | None = None, by_record: bool = False) -> Sanitise:
     target = Cached(torch.zeros(3, 2))
-    return Sanitise(noise_scale, SquaredLoss(target), Stream.from_seed(0), CPU, bound)
+    return Sanitise(noise_scale, SquaredLoss(target), Stream.from_seed(0), CPU, bound, by_record)
 
 
 def gradient(change: Sanitise, weight: float, outputs: Tensor, step: int) -> tuple[float, float]:
@@ -308,3 +309,50 @@ def test_the_noise_has_the_stated_size_and_no_gradient() -> None:
     noise = np.array([value for value, _ in found]) - 0.25
     assert abs(noise.mean()) < 1.5
     assert 19.0 < noise.std() < 21.0  # σB = 20; with half the noise it would be 10
+
+
+# The second reading: a vector of losses.
+
+
+def vector(change: Sanitise, factors: Tensor, outputs: Tensor, step: int) -> tuple[float, float]:
+    """The sanitised loss of the vector factors · (w − 1) + (1, 2, 3) at w = 1, and its slope."""
+    w = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    losses = factors.double() * (w - 1) + torch.arange(1.0, 4.0)
+    loss = change(losses, outputs, torch.zeros(3, 1), torch.arange(3), step)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert w.grad is not None
+    return float(loss.detach()), float(w.grad)
+
+
+def test_by_record_the_vector_is_scaled_to_the_bound_and_the_slope_goes_through_its_norm() -> None:
+    change, ones = sanitised(1e-30, by_record=True), torch.ones(3, 2)
+    assert change.by_record
+    value, slope = vector(sanitised(1e-30, 100.0, True), ones[:, 0], ones, 0)  # below: the mean as it is
+    assert (value, slope) == pytest.approx((2.0, 1.0))
+    losses, total = np.array([1.0, 2.0, 3.0]), 6.0  # norm √14, above B = √3: the auxiliary losses are 1, 1, 1
+    value, slope = vector(change, ones[:, 0], ones, 0)
+    bound, norm = math.sqrt(3), math.sqrt(14)
+    assert value == pytest.approx(bound * losses.mean() / norm)
+    assert slope == pytest.approx(bound / 3 * (3 / norm - total * losses.sum() / norm**3))
+    assert change.share_clipped == 1.0
+    largest = torch.tensor([0.0, 0.0, 1.0])
+    assert vector(sanitised(1e-30, bound, True), largest, ones, 0)[1] < 0  # the largest loss is taught to grow
+
+
+def test_by_record_every_loss_has_noise_and_none_of_it_a_slope() -> None:
+    change, ones = sanitised(10.0, 2.0, True), torch.ones(3, 2)
+    found = [vector(change, torch.zeros(3), ones, step) for step in range(4000)]
+    assert {slope for _, slope in found} == {0.0}
+    noise = np.array([value for value, _ in found])
+    assert 19.0 / math.sqrt(3) < noise.std() < 21.0 / math.sqrt(3)  # the mean of three of size σB = 20
+
+
+def test_both_readings_are_refuted_with_any_noise() -> None:
+    for settings in ({"losses": "records"}, {"losses": "records", "noise_scale": 1e6}):
+        found = judge(Published.case(1.0, 1e-5, **settings), Stream.from_seed(1))
+        assert found.refuted
+    plan = TestPublished.made(settings={**TestPublished.settings, "losses": "records"}).plan()
+    once = TestPublished.made().plan()
+    assert plan.details["losses"] == "records"
+    figure = "gaussian_queries_epsilon"
+    assert plan.details[figure] > once.details[figure]  # type: ignore[operator]

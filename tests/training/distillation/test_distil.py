@@ -75,6 +75,8 @@ def test_the_losses_are_the_papers() -> None:
 class Constant:
     """A change after which nothing is left of the loss, from a step on."""
 
+    by_record = False
+
     def __init__(self, since: int) -> None:
         self.since, self.stream = since, Stream.from_seed(0)
 
