@@ -136,7 +136,7 @@ def test_a_students_figures_are_compared_in_percent() -> None:
         if trial.experiment in ("published", "alone")
     )
     shown = {item.name: item.show(Found(rows)) for item in PAPERS["student"].items}
-    assert "published, claimed ε = 8.7, 6 and 9 by 3.2" in shown["table-1"].words
+    assert "published, claimed ε = 5.2, all digits by 9.1" in shown["table-1"].words
     assert shown["figure-2d"].words.startswith("the noise does nothing at all")
     assert shown["figure-2c"].status == "differs"
     assert shown["figure-3"].words == "accuracy rises with the claimed ε on 0 of 3 data sets"
@@ -167,9 +167,11 @@ def test_the_example_is_chosen_from_rows_by_both_rules() -> None:
 
 @pytest.mark.parametrize("stem", sorted(path.stem for path in KEPT.glob("*.jsonl")))
 def test_the_page_in_the_docs_is_what_its_rows_give(stem: str) -> None:
+    """Quick rows show that everything runs; they are compared with nothing, and have no page in the docs."""
     name, quick = stem.removesuffix("-quick"), stem.endswith("-quick")
     paper, found = PAPERS[name], Found(kept_rows(KEPT / f"{stem}.jsonl"), quick)
-    assert (KEPT / f"{stem}.md").read_text("utf-8") == rendered(paper, found)
+    page = rendered(paper, found)
+    assert quick or (KEPT / f"{stem}.md").read_text("utf-8") == page
     assert not {row.trial.key for row in found.rows} - {
         trial.key for item in paper.items for trial in item.trials(quick)
     }
