@@ -183,7 +183,7 @@ def test_shadow_models_may_share_a_gpu_of_a_cluster(monkeypatch: pytest.MonkeyPa
     """What they are does not change with it: an audit that was interrupted goes on."""
     seen: list[object] = []
     monkeypatch.setitem(_plain.__globals__, "train_shadows", lambda *told, engine, **how: seen.append(engine))
-    one: Any = SimpleNamespace(make=None, learning_rate=0.1)
+    one: Any = SimpleNamespace(make=None, learning_rate=0.1, loss=None)
     pool = Records(np.zeros((4, 2), np.float32), np.zeros(4, np.int64))
     inside, shared = np.ones((4, 4), bool), AuditSettings(engine="ray", gpus=0.25)
     _plain(one, pool, inside, shared, 0, Run())

@@ -79,7 +79,7 @@ from airlock.methods.student import ensemble, teachers
 from airlock.methods.twin import sharded, sharded_case
 from airlock.methods.weights import head as weights_head
 from airlock.methods.weights.head import Head, HeadFigures
-from airlock.nets import bert, domain, hugging_face
+from airlock.nets import domain, hugging_face
 from airlock.serve import answer_handler
 from airlock.serve.answer_handler import Batcher
 from airlock.training import ClassWeights, Poisson, PrivateGradients, Resident, convex, devices, loop, private
@@ -851,7 +851,7 @@ def rows_of_text_cut_to_the_shortest(patch: Patch) -> None:
         shortest = int((x >= 1).sum(1).min().clamp(min=1))
         yield torch.arange(len(x)), x[:, :shortest].contiguous()
 
-    everywhere(patch, bert.by_length, by_length)
+    everywhere(patch, domain.by_length, by_length)
 
 
 def identifiers_as_numpy_has_them(patch: Patch) -> None:

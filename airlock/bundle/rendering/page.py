@@ -125,7 +125,6 @@ GIVES = {
     "probabilities": "one noisy probability a class",
     "label": "a class and nothing else",
 }
-WIDE = 0.8  # the width of an uninformative interval
 FEW_CLASSES = 20  # up to this many classes, every recall has a row
 SAME_SPEED = 1.05  # two timings of one network may differ by this factor
 FORMS = {"model.int8.onnx": "8-bit integers", "model.fp16.onnx": "16-bit floats"}
@@ -278,7 +277,7 @@ def useful_rows(card: Card) -> list[tuple[str, Figure]]:
 def rows_of(found: Figures, classes: Sequence[str]) -> list[tuple[str, Figure]]:
     """Every figure with its name, including those of each class, by name or number, if there are few classes.
 
-    A recall whose interval covers almost all of 0 to 1 gets no row, though it remains among the figures.
+    A rare class has a row too: that hardly anything can be said of it is what its interval says.
     """
     rows = [("accuracy", found.accuracy), (MAJORITY, found.majority)]
     rows.append((BALANCED, found.balanced_accuracy))
@@ -286,10 +285,9 @@ def rows_of(found: Figures, classes: Sequence[str]) -> list[tuple[str, Figure]]:
         rows.append((AREA, found.auc))
     if found.calibration_error is not None:
         rows.append((CALIBRATION, found.calibration_error))
-    names = list(classes) or [str(number) for number in range(len(found.recalls))]
+    names = list(classes) or [f"class {number}" for number in range(len(found.recalls))]
     recalls = [(f"how many of {name} it finds (recall)", one) for name, one in zip(names, found.recalls, strict=True)]
-    told = [(name, one) for name, one in recalls if one.high - one.low < WIDE]
-    return rows + (told if len(recalls) <= FEW_CLASSES else [])
+    return rows + (recalls if len(recalls) <= FEW_CLASSES else [])
 
 
 @dataclass(frozen=True)
