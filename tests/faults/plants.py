@@ -87,7 +87,7 @@ from airlock.training.convex import LogisticHead
 from airlock.training.distributed import Group
 from airlock.training.front_ends.extract import NOBODY
 from airlock.training.gradients import Named
-from airlock.training.per_sample import clipped_sum, engine, layers, sums
+from airlock.training.per_sample import clipped_sum, engine, layers, self_check, sums
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.graphs import _Graph
 from airlock.training.per_sample.people import FixedPeople, People
@@ -852,6 +852,24 @@ def rows_of_text_cut_to_the_shortest(patch: Patch) -> None:
         yield torch.arange(len(x)), x[:, :shortest].contiguous()
 
     everywhere(patch, domain.by_length, by_length)
+
+
+def networks_tried_in_the_lengths_that_occur(patch: Patch) -> None:
+    """A network that fails on short texts is then refused if one is there, and not if none is."""
+    patch.setattr(
+        engine, "groups_of", lambda net, x, alone: domain.by_length(net, x) if alone and len(x) else iter([(None, x)])
+    )
+
+
+def positions_not_looked_at(patch: Patch) -> None:
+    patch.setattr(self_check, "_check_places", lambda *given: None)
+
+
+def tried_with_care_and_summed_without(patch: Patch) -> None:
+    def careless(self: engine.Use, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: Any = None) -> Any:
+        return self.engine.masked_sum(x, y, mask, clip, people=people)
+
+    patch.setattr(engine.Use, "_sum", careless)
 
 
 def identifiers_as_numpy_has_them(patch: Patch) -> None:

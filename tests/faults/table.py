@@ -59,6 +59,7 @@ from tests.training import test_class_weights as of_weights
 from tests.training import test_lots_of_people as of_people
 from tests.training.per_sample import test_copies, test_graphs, test_leave_one_out, test_people, test_sealed
 from tests.training.per_sample import test_language_models as of_language_models
+from tests.training.per_sample import test_self_check as of_self_check
 from tests.training.per_sample import test_transformers as of_transformers
 
 SYSTEM = secret_noise.noise_is_the_systems
@@ -215,7 +216,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("texts are cut to the shortest of their block", "data.text", plants.texts_cut_to_the_shortest_of_their_block, called(of_texts.test_what_a_text_becomes_depends_on_it_alone)),
     Fault("a text that cannot be encoded stops the load", "data.text", plants.a_text_that_cannot_be_encoded_stops_the_load, called(of_texts.test_a_text_that_the_tokenizer_cannot_encode_leaves_its_record_out)),
     Fault("a tokenizer that draws random numbers", "data.text", plants.tokenizers_may_draw_random_numbers, called(of_texts.test_a_tokenizer_that_draws_random_numbers_is_refused)),
-    Fault("rows of text are cut to the shortest of the batch", "nets.bert", plants.rows_of_text_cut_to_the_shortest, called(test_bert.test_rows_are_grouped_by_their_own_length_alone)),
+    Fault("a network is tried in the lengths that occur", "per_sample.engine", plants.networks_tried_in_the_lengths_that_occur, with_folder(of_transformers.whether_a_network_is_refused_follows_from_no_record)),
+    Fault("what a record's position does is not looked at", "per_sample.self_check", plants.positions_not_looked_at, called(of_self_check.care_is_taken_where_positions_matter)),
+    Fault("what was tried with care is summed without", "per_sample.engine", plants.tried_with_care_and_summed_without, called(of_self_check.care_is_taken_where_positions_matter)),
+    Fault("rows of text are cut to the shortest of the batch", "nets.domain", plants.rows_of_text_cut_to_the_shortest, called(test_bert.test_rows_are_grouped_by_their_own_length_alone)),
     Fault("identifiers rounded where one is missing", "data.memory", plants.identifiers_as_numpy_has_them, called(in_memory.test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing, "polars")),
     Fault("the record of nobody is another's", "data.memory", plants.identifiers_as_numpy_has_them, called(in_memory.test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing, "Arrow, a dictionary")),
     Fault("class weights above 1, after clipping", "class_weights", plants.class_weights_above_one, called(of_weights.one_record_counts_by_its_weight_and_at_most_once)),

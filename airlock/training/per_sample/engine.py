@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from airlock.errors import TrainingError
 from airlock.mechanisms.clipping import BALANCE, Clip
-from airlock.nets.domain import by_length
+from airlock.nets.domain import by_length, lengths
 from airlock.training.devices import room
 from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
@@ -248,8 +248,11 @@ def clipped_sum(
     lot, sizes = lot_of(y, expected_lot, sampled, owners, records_per_person, expected_rows, processes)
     copies = copies_in(x, y)
     total, dropped = Total(), 0
-    for where, rows in by_length(net, x) if sizes is None and copies == 1 else [(None, x)]:
-        use = use_for(net, rows, copies, share_of(lot, where, x, rows), loss)
+    groups = [
+        (use_for(net, rows, copies, share_of(lot, where, x, rows), loss), where, rows)
+        for where, rows in groups_of(net, x, sizes is None and copies == 1)
+    ]
+    for use, where, rows in [group for group in groups if len(group[2])] or groups[-1:]:
         chunks = chunks_of(use, rows, y, copies, sizes, weights, where)
         first, following = next(chunks), next(chunks, None)
         if where is None and following is None:
@@ -261,11 +264,6 @@ def clipped_sum(
             total.add(part)
             dropped += lost
         use.close()
-    if not len(y):  # of no length
-        use = use_for(net, x, copies, lot, loss)
-        found = use.chunk_sum(clip, Chunk(x, y))
-        use.close()
-        return found
     return total.settle(), dropped
 
 
@@ -324,6 +322,26 @@ def chunks_of(
         at = torch.from_numpy(places_of + np.arange(int(own_sizes.sum()))).to(y.device)
         counts = None if whole is None else whole[at]
         yield Chunk(shares.index_select(0, at).flatten(0, 1), y[at], own_sizes, counts)
+
+
+def groups_of(net: nn.Module, x: Tensor, alone: bool) -> Iterator[tuple[Tensor | None, Tensor]]:
+    """Rows by length (`nets.domain`): every length that there may be, in one order, also if no row has it.
+
+    A network is tried in all lengths before any record is: whether it is refused, or slow, follows from none of them.
+
+    Args:
+        net: The network.
+        x: The rows.
+        alone: Whether each row is a record of its own; otherwise they are left together.
+    """
+    found = lengths(net, x.shape[1]) if alone and x.dim() == 2 else []
+    if len(found) < 2:
+        yield None, x
+        return
+    there = {rows.shape[1]: (where, rows) for where, rows in by_length(net, x)}
+    nobody = torch.zeros(0, dtype=torch.int64, device=x.device)
+    for length in found:
+        yield there.get(length, (nobody, x[:0, :length].contiguous()))
 
 
 def share_of(lot: Lot, where: Tensor | None, x: Tensor, rows: Tensor) -> Lot:

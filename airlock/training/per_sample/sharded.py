@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from airlock.errors import AirlockWarning
 from airlock.mechanisms.clipping import BALANCE, Clip
-from airlock.nets import domain
 from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample import self_check
@@ -36,6 +35,7 @@ from airlock.training.per_sample.engine import (
     chunks_of,
     clipped_sum,
     copies_in,
+    groups_of,
     key_of,
     lot_of,
     share_of,
@@ -186,7 +186,7 @@ def sharded_sum(
     lot, sizes = lot_of(y, expected_lot, sampled, owners, records_per_person, expected_rows, shards.group.world)
     copies = shards.worst(copies_in(x, y))  # nobody knows from an empty part
     total, dropped = Total(), 0
-    for where, rows in _groups(net, x, alone=sizes is None and copies == 1):
+    for where, rows in groups_of(net, x, sizes is None and copies == 1):
         use = _use(shards, net, rows, copies, share_of(lot, where, x, rows), loss)
         if not use:
             break
@@ -204,18 +204,6 @@ def sharded_sum(
             shards.group.world,
         )  # fmt: skip
     return {name: value if name == BALANCE else shards.reduce(name, value) for name, value in found.items()}, dropped
-
-
-def _groups(net: nn.Module, x: Tensor, alone: bool) -> Iterator[tuple[Tensor | None, Tensor]]:
-    """Rows by length (`nets.domain`): every length that there may be, in one order, as others may have rows of it."""
-    lengths = domain.lengths(net, x.shape[1]) if alone and x.dim() == 2 else []
-    if len(lengths) < 2:
-        yield None, x
-        return
-    there = {rows.shape[1]: (where, rows) for where, rows in domain.by_length(net, x)}
-    nobody = torch.zeros(0, dtype=torch.int64, device=x.device)
-    for length in lengths:
-        yield there.get(length, (nobody, x[:0, :length].contiguous()))
 
 
 def _use(shards: ShardedParameters, net: nn.Module, like: Tensor, copies: int, lot: Lot, loss: Loss) -> list[SharedUse]:

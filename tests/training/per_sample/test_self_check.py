@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from airlock.mechanisms import Clip
 from airlock.nets import create
 from airlock.training.gradients import Named
-from airlock.training.per_sample import self_check
+from airlock.training.per_sample import clipped_sum, self_check, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.one_by_one import OneByOne
 
@@ -80,9 +81,15 @@ def test_plain_means_no_autocast_and_no_tf32_and_both_come_back() -> None:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def test_more_care_is_taken_where_positions_matter_before_records_are_taken_one_by_one(monkeypatch: Patch) -> None:
+def only_steps() -> bool:
+    """Whether attention is computed in several steps alone."""
+    cuda = torch.backends.cuda
+    return cuda.math_sdp_enabled() and not (cuda.mem_efficient_sdp_enabled() or cuda.flash_sdp_enabled())
+
+
+def care_is_taken_where_positions_matter() -> None:
     """A kernel that adds up differently at some positions, unless attention is computed in several steps."""
-    traces = BookKeeper.traces
+    traces, masked_sum, seen = BookKeeper.traces, BookKeeper.masked_sum, list[bool]()
 
     def uneven(self: BookKeeper, x: Tensor, y: Tensor) -> list[Tensor]:
         found = traces(self, x, y)
@@ -90,12 +97,23 @@ def test_more_care_is_taken_where_positions_matter_before_records_are_taken_one_
             found[0] = found[0] + 1e-9 * torch.arange(len(y))[:, None]
         return found
 
-    def only_steps() -> bool:
-        cuda = torch.backends.cuda
-        return cuda.math_sdp_enabled() and not (cuda.mem_efficient_sdp_enabled() or cuda.flash_sdp_enabled())
+    def noted(self: BookKeeper, *given: Any, **more: Any) -> Any:
+        seen.append(only_steps())
+        return masked_sum(self, *given, **more)
 
-    monkeypatch.setattr(BookKeeper, "traces", uneven)
     assert not only_steps()
-    engine, reason, care = self_check.choose(create("mlp", (1, 8, 8), 3, 0), LIKE, 1, 8)
-    assert (type(engine), reason, care) == (BookKeeper, "", 2)
+    net, x, y = create("mlp", (1, 8, 8), 3, 0), torch.rand(8, 1, 8, 8), torch.arange(8) % 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BookKeeper, "traces", uneven)
+        patch.setattr(BookKeeper, "masked_sum", noted)
+        use = use_of(net, x, 1, 8.0)
+        assert (type(use.engine), use.reason, use.care) == (BookKeeper, "", 2)
+        seen.clear()
+        clipped_sum(net, x, y, Clip(1.0), 8.0)
+    assert seen
+    assert all(seen)
     assert not only_steps()  # as before
+
+
+def test_more_care_is_taken_where_positions_matter_before_records_are_taken_one_by_one() -> None:
+    care_is_taken_where_positions_matter()

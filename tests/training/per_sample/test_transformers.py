@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from airlock.config import TRANSFORMERS
+from airlock.errors import TrainingError
 from airlock.mechanisms import Clip
 from airlock.nets import create
 from airlock.nets.domain import drawn
@@ -56,6 +57,29 @@ def test_one_record_moves_the_sum_by_at_most_the_bound(kind: str, how: Tune, pre
         assert isinstance(use.engine, BookKeeper if (kind, how) in BOOK else FunctionalGradients), use.reason
         with still():
             check(net, x, y)
+
+
+def whether_a_network_is_refused_follows_from_no_record(folder: Path) -> None:
+    """One that cannot compute texts of a quarter of the length is refused, whether one is there or not."""
+    net, y = make("bert", "lora", folder).train(), torch.arange(9) % CLASSES
+    x = drawn(net, 9, (8,), 4).clamp(min=1)
+
+    def fail(module: nn.Module, given: tuple[torch.Tensor]) -> None:
+        if given[0].shape[1] == 2:
+            raise RuntimeError("too short")
+
+    net.register_forward_pre_hook(fail)
+    short = x.clone()
+    short[3, 1:] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for lot in (x, short):
+            with pytest.raises(TrainingError, match="made-up record"):
+                clipped_sum(net, lot, y, Clip(1.0), LOT)
+
+
+def test_whether_a_network_is_refused_follows_from_no_record(tmp_path: Path) -> None:
+    whether_a_network_is_refused_follows_from_no_record(tmp_path)
 
 
 @pytest.mark.long
