@@ -1,6 +1,6 @@
 """Accuracy of `weights`/`gaussian` on SST-2 over a range of ε: MiniLM with adapters, trained under noise.
 
-python docs/results/text_tuned.py DATA [--device cuda] [--seeds 3] [--seconds 300] [--set settings.learning_rate=0.002]
+python docs/results/text_tuned.py DATA [--device cuda] [--seeds 3] [--seconds 300] [--epsilon 8] [--set settings.rank=4]
 
 DATA holds sst2_train.tsv.gz and sst2_test.tsv.gz. Every line that is printed (kept in docs/results/text.jsonl) is one
 training of runs/sst2-lora.toml at another ε on all of its private records: the events of the real method with noise
@@ -50,6 +50,7 @@ def main() -> None:
     asked.add_argument("--device", default="cpu")
     asked.add_argument("--seeds", type=int, default=3)
     asked.add_argument("--seconds", type=float, default=float("inf"))
+    asked.add_argument("--epsilon", type=float, action="append")
     asked.add_argument("--set", action="append", default=[])
     given = asked.parse_args()
     begun = time.monotonic()
@@ -60,7 +61,7 @@ def main() -> None:
     net = _method(config, facts).net().to(run.device)
     for seed in range(given.seeds):
         start = _method(config.model_copy(update={"seed": seed}), facts).net().state_dict()
-        for epsilon in EPSILONS:
+        for epsilon in given.epsilon or EPSILONS:
             if time.monotonic() - begun > given.seconds:
                 return
             since = time.monotonic()

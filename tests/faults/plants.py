@@ -78,6 +78,7 @@ from airlock.methods.interface import Answers, Reservation
 from airlock.methods.student import ensemble, teachers
 from airlock.methods.twin import sharded, sharded_case
 from airlock.methods.weights import head as weights_head
+from airlock.methods.weights import head_first
 from airlock.methods.weights.head import Head, HeadFigures
 from airlock.nets import domain, hugging_face
 from airlock.serve import answer_handler
@@ -300,6 +301,20 @@ one_record_not_clipped = _changed_factors(_one_at(1))
 
 
 adapters_not_clipped = _changed_factors(lambda name, found, ones: ones if "lora_" in name else found)
+
+
+def the_last_layer_alone_gets_half_the_noise(patch: Patch) -> None:
+    real = PrivateGradients.__call__
+
+    def halved(self: PrivateGradients, *args: Any, **kwargs: Any) -> Any:
+        self.noise = replace(self.noise, noise_multiplier=self.noise_multiplier / 2)
+        return real(self, *args, **kwargs)
+
+    patch.setattr(head_first.PrivateGradients, "__call__", halved)
+
+
+def the_last_layer_alone_is_clipped_at_twice_its_bound(patch: Patch) -> None:
+    patch.setattr(head_first, "CLIP", 2 * head_first.CLIP)
 
 
 def half_the_norm_of_gpt2s_layers(patch: Patch) -> None:

@@ -51,6 +51,7 @@ from tests.methods import test_search as of_search
 from tests.methods import test_secret_noise as secret_noise
 from tests.methods.features import test_noised as of_noised
 from tests.methods.student import test_ensemble as of_ensemble
+from tests.methods.weights import test_fine_tuning as of_fine_tuning
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
 from tests.nets import test_bert, test_domain, test_hugging_face
@@ -146,6 +147,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("clip skipped for the last row of a block", "Clip", plants.the_last_row_of_a_block_not_clipped, ENGINE),
     Fault("clip skipped for one record", "Clip", plants.one_record_not_clipped, BLOCK),
     Fault("adapters beside a network's layers are not clipped", "Clip", plants.adapters_not_clipped, with_folder(of_transformers.an_adapted_network_keeps_the_bound)),
+    Fault("the last layer alone gets half the noise", "HeadFirst", plants.the_last_layer_alone_gets_half_the_noise, with_folder(of_fine_tuning.the_last_layer_gets_its_noise)),
+    Fault("the last layer alone is clipped at twice its bound", "HeadFirst", plants.the_last_layer_alone_is_clipped_at_twice_its_bound, with_folder(of_fine_tuning.a_record_moves_the_last_layer_little)),
     Fault("a table that is also the head is clipped use by use", "BookKeeper", plants.a_shared_table_is_clipped_use_by_use, with_folder(of_language_models.test_a_table_that_is_also_the_head_has_the_gradient_of_both)),
     Fault("texts are weighed by the tokens of their batch", "nets.hugging_face", plants.texts_are_weighed_by_the_tokens_of_their_batch, with_folder(of_language_models.a_text_is_weighed_by_itself)),
     Fault("half the norm of GPT-2's dense layers", "per_sample.layers", plants.half_the_norm_of_gpt2s_layers, with_folder(of_transformers.test_the_dense_layer_of_gpt2_has_a_rule_of_its_own)),

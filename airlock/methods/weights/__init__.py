@@ -2,8 +2,9 @@
 
 The file of a method holds its settings, its proof and its case for the court.
 
-    gaussian  DP-SGD; also what every method that trains a whole network shares
-    shaped    noise shaped like the clipping
-    head      a private linear head on fixed features
-    features  all private records as features, and what about them is released before a head is trained
+    gaussian    DP-SGD; also what every method that trains a whole network shares
+    head_first  the last layer of a network that brings weights, trained alone before the rest
+    shaped      noise shaped like the clipping
+    head        a private linear head on fixed features
+    features    all private records as features, and what about them is released before a head is trained
 """

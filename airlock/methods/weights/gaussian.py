@@ -9,21 +9,28 @@ benchmarks; on private data, choosing a setting by its result costs budget (`tun
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, TypeVar
 
+import dp_accounting as dpa
 from pydantic import Field
 from torch import nn
 
 from airlock.config import MINILM, TRANSFORMERS, ReleaseConfig, parse
-from airlock.data import Facts
+from airlock.data import Facts, Split
 from airlock.errors import ConfigError
+from airlock.mechanisms import Randomness
 from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import Details
-from airlock.methods.dp_sgd import ONE_STEP, DpSgd, DpSgdSettings, NoisyTrainingSettings
+from airlock.methods.dp_sgd import ONE_STEP, DpSgd, DpSgdFigures, DpSgdSettings, NoisyTrainingSettings
+from airlock.methods.weights.head_first import SHARE, HeadFirst, last_layer, noise_for
 from airlock.nets import default_name, hugging_face
 from airlock.nets.hugging_face import Tune
 from airlock.nets.registry import tuned
+from airlock.training import Run
+from airlock.training.gradients import Gradients
+from airlock.training.losses import loss_for
 
 S = TypeVar("S", bound=NoisyTrainingSettings)
 Defaults = Mapping[str, Mapping[str, Any]]
@@ -35,7 +42,8 @@ _BY_NAME: dict[str, dict[str, Any]] = {
 
 
 # Adam's learning rate by what is trained of a network that brings weights: the fewer parameters, the longer the steps
-# that they bear. Starting points of the usual size, fixed before any text was looked at.
+# that they bear. That of adapters, their rank, and that weights are averaged was looked up on the public texts of
+# docs/results/text_rates.py; the others are of the usual size.
 _RATES: Mapping[Tune, float] = {"full": 5e-4, "lora": 2e-3, "bias": 4e-3, "last": 1e-2}
 _FRESH_RATE = 1e-3  # where it starts from random weights
 _FEWEST_NUMBERS = 3  # of a text that can be predicted: no token, and two tokens
@@ -47,11 +55,14 @@ class GaussianSettings(DpSgdSettings):
     Args:
         tune: What is trained of a network of transformers: "full", "last" (the head), "bias" (the head and all biases)
             or "lora" (the head and narrow matrices beside the dense layers). "lora" if left out and it brings weights.
-        lora_rank: The inner width of these matrices.
+        lora_rank: The inner width of these matrices: 16 if left out, and 4 for ε below 2.
+        head_share: The share of the budget that first trains the last layer alone (`head_first`), where that is fresh
+            on a network of transformers that brings weights; 0 trains everything at once.
     """
 
     tune: Tune | None = None
     lora_rank: Annotated[int, Field(ge=1, le=1024)] = 16
+    head_share: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
 def settings_for(config: ReleaseConfig, facts: Facts, model: type[S], by_name: Defaults = _BY_NAME) -> S:
@@ -66,7 +77,8 @@ def settings_for(config: ReleaseConfig, facts: Facts, model: type[S], by_name: D
     defaults, records = by_name.get(facts.name), facts.expected("private", config.split)
     net = default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
     if hugging_face.is_named(net):
-        defaults = _fine_tuning(records, net, config.settings.get("tune"))
+        found = _fine_tuning(records, config.epsilon, net, config.settings.get("tune"))
+        defaults = {key: value for key, value in found.items() if key in model.model_fields}
     elif defaults is None:
         defaults = _general(records)
     if facts.target is not None and not hugging_face.is_named(net):
@@ -81,14 +93,22 @@ def _general(records: int) -> dict[str, Any]:
     return {"steps": 300, "lot_size": lot, "learning_rate": 4.0, "clip_norm": 0.1, "ema": 0.95}
 
 
-def _fine_tuning(records: int, net: str, tune: object) -> dict[str, Any]:
-    """For networks of transformers: Adam, with large lots, and a learning rate by what is trained."""
-    fresh = not hugging_face.has_weights(net)
+_MUCH_NOISE, _LITTLE_NOISE = 2.0, 5.0  # ε below which adapters are narrow, and above which lots are larger
+
+
+def _fine_tuning(records: int, epsilon: float, net: str, tune: object) -> dict[str, Any]:
+    """For networks of transformers: Adam, with large lots, and a learning rate by what is trained.
+
+    Above an ε of about 5 the noise on a sum is no longer small beside what sampling hides, and larger lots get more out
+    of the same budget.
+    """
+    lot = max(min(records, 256), records // (4 if epsilon > _LITTLE_NOISE else 8))
+    common = {"steps": 150, "lot_size": lot, "clip_norm": 0.1, "optimiser": "adam"}
+    if not hugging_face.has_weights(net):
+        return {**common, "learning_rate": _FRESH_RATE, "schedule": "linear", "warmup": 0.05}
     asked = tune if tune in _RATES else _tune_of(net, None)
-    rate = _FRESH_RATE if fresh else _RATES[asked]  # type: ignore[index]
-    lot = max(min(records, 256), records // 8)
-    how = {"optimiser": "adam", "learning_rate": rate, "schedule": "linear", "warmup": 0.05}
-    return {"steps": 150, "lot_size": lot, "clip_norm": 0.1, **how}
+    rate, rank = _RATES[asked], 4 if epsilon < _MUCH_NOISE else 16  # type: ignore[index]
+    return {**common, "learning_rate": rate, "ema": 0.95, "lora_rank": rank}
 
 
 def _tune_of(net: str, asked: Tune | None) -> Tune:
@@ -154,10 +174,56 @@ class Gaussian(DpSgd, TrainedWeights):
         """With adapters, and with what is not trained frozen."""
         return tuned(super().untrained(), self.tune, self.settings.lora_rank, self.config.seed)
 
+    @cached_property
+    def head_share(self) -> float:
+        """The share of the budget for the last layer alone; asked for, or by what the network is."""
+        asked, possible = self.settings.head_share, False
+        if hugging_face.is_named(self.net_name) and self.facts.task == "classification" and self.tune != "last":
+            possible = self.brought and last_layer(self.untrained(), self.facts.outputs) is not None
+        if asked and not possible:
+            raise ConfigError(
+                f"a fresh last layer for classes above what is trained, for settings.head_share = {asked:g}",
+                f"'{self.public_net_name}' with tune = \"{self.tune}\"",
+                "It is trained alone before the layers below it are, which bring weights.",
+                "Leave head_share out.",
+            )
+        return (SHARE if asked is None else asked) if possible else 0.0
+
+    def head_first(self, noise_multiplier: float) -> HeadFirst | None:
+        """How the last layer is trained alone, if steps after it have this noise."""
+        if not self.head_share:
+            return None
+        noise = noise_for(self.head_share, noise_multiplier, self.sampling_probability, self.settings.steps)
+        return HeadFirst(noise, self.records, self.facts, self.class_weights, loss_for(self.facts))
+
+    def beside(self, noise_multiplier: float) -> dpa.DpEvent | None:
+        """The last layer alone."""
+        first = self.head_first(noise_multiplier)
+        return None if first is None else first.event
+
+    def train(
+        self,
+        net: nn.Module,
+        split: Split,
+        figures: DpSgdFigures,
+        randomness: Randomness,
+        run: Run,
+        label: str = "training",
+        recipe: NoisyTrainingSettings | None = None,
+    ) -> tuple[Gradients, dpa.DpEvent]:
+        """The last layer alone, if it is fresh, and then everything."""
+        first, spent = self.head_first(figures.noise_multiplier), None
+        if first is not None:
+            spent = first.train(net, split.private, randomness.privacy.child("head first"), randomness.seed, run)
+        gradients, step, steps = self.descend(net, split, figures, randomness, run, label, recipe)
+        return gradients, self.whole(step, steps, spent)
+
     def extras(self) -> Details:
-        """What is trained, where that is less than everything."""
+        """What is trained, where that is less than everything, and what is trained first."""
         how = f"lora, rank {self.settings.lora_rank}" if self.tune == "lora" else self.tune
-        return {**super().extras(), **({"tune": how} if self.tune != "full" else {})}
+        first = self.head_first(self.noise_multiplier())
+        told: Details = {} if first is None else {"head_first_noise_multiplier": first.noise_multiplier}
+        return {**super().extras(), **({"tune": how} if self.tune != "full" else {}), **told}
 
 
 def _check_language(config: ReleaseConfig, facts: Facts) -> None:

@@ -21,6 +21,7 @@ from airlock.errors import ConfigError
 from airlock.training.devices import to_input
 from airlock.training.loop import Run
 from airlock.training.per_sample import outputs
+from airlock.training.per_sample.forward import SIZE
 
 BLOCK = 256  # records at a time
 
@@ -29,8 +30,9 @@ def compute(front: nn.Module, records: Records, run: Run, label: str) -> Iterato
     """Features of all records in blocks, on the run's device, each with its slice."""
     form = torch.channels_last if run.device.type == "cuda" else torch.contiguous_format
     front.to(device=run.device, memory_format=form)  # type: ignore[call-overload]
-    for start in range(0, len(records), BLOCK):
-        block = torch.from_numpy(np.ascontiguousarray(records.x[start : start + BLOCK])).to(run.device)
+    step = max(BLOCK, SIZE[run.device.type])
+    for start in range(0, len(records), step):
+        block = torch.from_numpy(np.ascontiguousarray(records.x[start : start + step])).to(run.device)
         x = to_input(block)
         features = outputs(front, x.contiguous(memory_format=form) if x.dim() == 4 else x)
         yield slice(start, start + len(x)), features

@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -34,7 +35,19 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from airlock.mechanisms.clipping import Clip
 from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
-from airlock.training.per_sample.layers import AnyRule, LayerCall, Rule, apart, check_axis, rule_for, weighted_rows
+from airlock.training.per_sample.layers import (
+    AdapterRule,
+    AnyRule,
+    LayerCall,
+    Rule,
+    adapted,
+    adapter_of,
+    apart,
+    as_one_product,
+    check_axis,
+    rule_for,
+    weighted_rows,
+)
 from airlock.training.per_sample.operator_rules import CONSTANT, PLACES, Axis, Unshown
 from airlock.training.per_sample.people import People
 from airlock.training.per_sample.record_axis import RecordAxis, storage_of
@@ -91,7 +104,7 @@ class BookKeeper:
         self.shards = shards
         self._plans: Plans = {}
         self.names = {id(p): name for name, p in net.named_parameters() if p.requires_grad}
-        self.rules: dict[nn.Module, Rule] = dict(_rules(net))
+        self.rules: dict[nn.Module, Rule] = dict(_rules(net, together=shards is None))
         self._owners = {
             self._full(layer, name): (rule, name) for layer, rule in self.rules.items() for name in rule.names
         }
@@ -155,7 +168,8 @@ class BookKeeper:
         """Everything that the rules use from a pass, record by record, as raw bits: for comparing two passes."""
         with self._together("traces"):
             calls = self._run(x, y)
-        return [part.flatten(1) for _, call in calls for part in (call.a, call.back)]
+            with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+                return [part.flatten(1) for layer, call in calls for part in self.rules[layer].used(call)]
 
     def _together(self, kind: str) -> contextlib.AbstractContextManager[None]:
         """A pass that all processes make together, if parameters are in shards."""
@@ -285,8 +299,11 @@ class BookKeeper:
         hooks = [layer.register_forward_hook(keep, with_kwargs=True) for layer in self.rules]
         trainable = [p for p in self.net.parameters() if p.requires_grad]
         overwriting = [m for m in self.net.modules() if getattr(m, "inplace", False) is True]
+        with_adapters = [layer for layer, rule in self.rules.items() if isinstance(rule, AdapterRule)]
         self._recording = True
         try:
+            for layer in with_adapters:
+                layer.forward = partial(as_one_product, layer)
             for parameter in trainable:
                 parameter.requires_grad_(False)
             for module in overwriting:
@@ -296,6 +313,8 @@ class BookKeeper:
             self._recording = False
             for hook in hooks:
                 hook.remove()
+            for layer in with_adapters:
+                vars(layer).pop("forward", None)
             for parameter in trainable:
                 parameter.requires_grad_(True)
             for module in overwriting:
@@ -396,17 +415,30 @@ def _by_person(rows: Named, call: LayerCall) -> Named:
     return {name: call.people.add_up(g) for name, g in own.items()}
 
 
-def _rules(net: nn.Module) -> Iterator[tuple[nn.Module, Rule]]:
-    """A rule for every layer with trainable parameters of its own; some layers handle their children too."""
+def _rules(net: nn.Module, together: bool) -> Iterator[tuple[nn.Module, Rule]]:
+    """A rule for every layer with trainable parameters of its own; some layers handle their children too.
+
+    Args:
+        net: The network.
+        together: Whether a dense layer and the adapter beside it may be one.
+    """
     covered: set[nn.Module] = set()
     for layer in net.modules():
         if layer in covered:
             continue
-        whole = isinstance(layer, WHOLE_LAYERS)
+        whole = isinstance(layer, WHOLE_LAYERS) or (together and _only_adapter(layer))
         own = tuple(name for name, p in layer.named_parameters(recurse=whole) if p.requires_grad)
         covered |= set(layer.modules()) if whole else set()
         if own:
             yield layer, rule_for(layer, own)
+
+
+def _only_adapter(layer: nn.Module) -> bool:
+    """Whether it is a dense layer of which only the adapter is trained."""
+    if not adapted(layer):
+        return False
+    narrow = {id(one.weight) for one in adapter_of(layer)[:2]}
+    return all(id(p) in narrow for p in layer.parameters() if p.requires_grad)
 
 
 def _spread_of(part: Tensor, watch: RecordAxis, rows: int, copies: int) -> _Spread:

@@ -114,6 +114,20 @@ class Use:
             return part, 0
         return self._without(rows, labels, mask, clip, finite, people)
 
+    def queued(self, clip: Clip, chunk: Chunk) -> tuple[Named, Tensor] | None:
+        """The same without waiting for a GPU, and whether all records were usable: if not, the sum is worth nothing.
+
+        None if it has to be waited for.
+        """
+        if not self.filling.is_cuda or isinstance(self.engine, OneByOne):
+            return None
+        mask, people = self._mask(len(chunk.y), chunk.weights), self._people(chunk.sizes, self.size, chunk.y.device)
+        try:
+            part, finite = self._sum(*self.filled(chunk.x, chunk.y), mask, clip, people)
+        except (Unshown, *FAILURES):
+            return None
+        return part, finite.all()
+
     def _people(self, sizes: Sizes | None, rows: int, device: torch.device) -> People | None:
         return None if sizes is None else people_of(sizes, rows, self.lot.most, device)
 
@@ -139,9 +153,9 @@ class Use:
     def _sum(
         self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: People | None = None
     ) -> tuple[Named, Tensor]:
+        if self.graphs is not None and (people is None or isinstance(people, FixedPeople)):  # of fixed shapes
+            return self.graphs.masked_sum(x, y, mask, clip, people, lambda: self_check.carefully(self.care))
         with self_check.carefully(self.care):
-            if self.graphs is not None and (people is None or isinstance(people, FixedPeople)):  # of fixed shapes
-                return self.graphs.masked_sum(x, y, mask, clip, people)
             return self.engine.masked_sum(x, y, mask, clip, people=people)
 
     def _works(self, x: Tensor, y: Tensor, mask: Tensor, people: People | None = None) -> Tensor:
@@ -252,7 +266,12 @@ def clipped_sum(
         (use_for(net, rows, copies, share_of(lot, where, x, rows), loss), where, rows)
         for where, rows in groups_of(net, x, sizes is None and copies == 1)
     ]
-    for use, where, rows in [group for group in groups if len(group[2])] or groups[-1:]:
+    groups = [group for group in groups if len(group[2])] or groups[-1:]
+    if x.is_cuda and sizes is None:
+        several = [(use, list(chunks_of(use, rows, y, copies, None, weights, where))) for use, where, rows in groups]
+        if (queued := _queued(several, clip)) is not None:
+            return queued, 0
+    for use, where, rows in groups:
         chunks = chunks_of(use, rows, y, copies, sizes, weights, where)
         first, following = next(chunks), next(chunks, None)
         if where is None and following is None:
@@ -265,6 +284,28 @@ def clipped_sum(
             dropped += lost
         use.close()
     return total.settle(), dropped
+
+
+def _queued(several: list[tuple[Use, list[Chunk]]], clip: Clip) -> Named | None:
+    """The sum over several chunks, all of which a GPU is told of before it has finished the first.
+
+    None if there is only one, or if a record is not usable: it is found by computing the sum again, chunk by chunk.
+    """
+    if sum(len(chunks) for _, chunks in several) < 2:
+        return None
+    total, usable = Total(), list[Tensor]()
+    try:
+        for use, chunks in several:
+            for chunk in chunks:
+                found = use.queued(clip, chunk)
+                if found is None:
+                    return None
+                total.add(found[0])
+                usable.append(found[1])
+    finally:
+        for use, _ in several:
+            use.close()
+    return total.settle() if bool(torch.stack(usable).all()) else None
 
 
 @dataclass(frozen=True)

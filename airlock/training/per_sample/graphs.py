@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,16 +71,24 @@ class Graphs:
         self.broken = False
 
     def masked_sum(
-        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: FixedPeople | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        clip: Clip,
+        people: FixedPeople | None = None,
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> tuple[Named, Tensor]:
-        """See `BookKeeper.masked_sum`."""
+        """See `BookKeeper.masked_sum`; `within` is how to launch operations, which a graph has captured with them."""
         key = (clip.by_layer, clip.counting, id(clip.scale), None if people is None else people.most)
         self._seen[key] += 1
         graph = self._graphs.get(key)
         if self.broken or (graph is None and self._seen[key] <= _PATIENCE):
-            return self.keeper.masked_sum(x, y, mask, clip, None, people)
+            with within():
+                return self.keeper.masked_sum(x, y, mask, clip, None, people)
         if graph is None:
-            return self._first(key, x, y, mask, clip, people)
+            with within():
+                return self._first(key, x, y, mask, clip, people)
         self._graphs.move_to_end(key)
         return graph.replay(x, y, mask, clip, people)
 

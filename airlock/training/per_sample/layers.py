@@ -19,7 +19,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from airlock.mechanisms.clipping import row_squares
-from airlock.nets.hugging_face import is_conv1d
+from airlock.nets.hugging_face import is_conv1d, is_dense
 from airlock.training.gradients import Named
 from airlock.training.per_sample.operator_rules import Axis, Unshown
 from airlock.training.per_sample.people import TRITON, People
@@ -130,6 +130,10 @@ class Rule(ABC):
     def places(self, call: LayerCall) -> int:
         """T, if rows are not formed."""
         return 1
+
+    def used(self, call: LayerCall) -> list[Tensor]:
+        """What follows from a record and its gradient follows from: (records, ...) each."""
+        return [call.a, call.back]
 
 
 def weighted_rows(rows: Named, factors: Named) -> Named:
@@ -242,6 +246,69 @@ class TransposedRule(LinearRule):
     def factors(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """The other way round."""
         return b, a
+
+
+class AdapterRule(Rule):
+    """A dense layer with a low-rank adapter beside it (`adapted`), computed as the one matrix product that it is.
+
+    With y = (W + s B A) x, the gradient of A is that of a dense layer from x to Bᵀb · s, and the gradient of B that of
+    one from A x to b · s.
+    """
+
+    def __init__(self, layer: nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__(layer, names)
+        first, second, self.scale = adapter_of(layer)
+        self.inner = {name: LinearRule(layer.get_submodule(name.rpartition(".")[0]), ("weight",)) for name in names}
+        self.first: Any = first
+        self.second: Any = second
+
+    def rows(self, call: LayerCall) -> Named:
+        """Of both matrices."""
+        return {name: self.inner[name].rows(own)["weight"] for name, own in self._calls(call).items()}
+
+    def squares(self, call: LayerCall, scales: Scales | None, exact: bool = False) -> Named | None:
+        """As for two dense layers; rows are formed for both or for none."""
+        found = {}
+        for name, own in self._calls(call).items():
+            one = self.inner[name].squares(own, None if scales is None else {"weight": scales[name]}, exact)
+            if one is None:
+                return None
+            found[name] = one["weight"]
+        return found
+
+    def weighted(self, call: LayerCall, factors: Named, scaled: bool = False) -> Named:
+        """As for two dense layers."""
+        calls = self._calls(call).items()
+        return {
+            name: self.inner[name].weighted(own, {"weight": factors[name]}, scaled)["weight"] for name, own in calls
+        }
+
+    def places(self, call: LayerCall) -> int:
+        """The larger number of both."""
+        return max(self.inner[name].places(own) for name, own in self._calls(call).items())
+
+    def used(self, call: LayerCall) -> list[Tensor]:
+        """Also what is between the two matrices: it is computed for all records at once."""
+        return [*super().used(call), *self._between(call)]
+
+    def _between(self, call: LayerCall) -> tuple[Tensor, Tensor]:
+        """A x, and Bᵀb · s, in float32."""
+        if "between" not in call.kept:
+            call.kept["between"] = F.linear(call.a.float(), self.first.weight.detach())
+            call.kept["back"] = (call.back.float() @ self.second.weight.detach()).mul_(self.scale)
+        return call.kept["between"], call.kept["back"]
+
+    def _calls(self, call: LayerCall) -> dict[str, LayerCall]:
+        """The two dense layers' calls, by the name of their weight."""
+        between, back = self._between(call)
+        sides = {self.first: (call.a, back), self.second: (between, call.back)}
+        found = {}
+        for name, rule in self.inner.items():
+            a, b = sides[rule.layer]
+            if rule.layer is self.second and self.scale != 1.0:
+                b = b * self.scale
+            found[name] = replace(call, leaves=[a], axes=[Axis(0)], backs=[b], kept={})
+        return found
 
 
 class ConvRule(Product):
@@ -467,6 +534,8 @@ class AnyRule(Rule):
 def rule_for(layer: nn.Module, names: tuple[str, ...]) -> Rule:
     """The cheapest rule that is correct for this layer."""
     plain = set(names) <= {"weight", "bias"}
+    if any("." in name for name in names) and adapted(layer):
+        return AdapterRule(layer, names)
     if plain and _acts_as(layer, nn.Linear):
         return LinearRule(layer, names)
     if plain and is_conv1d(layer):
@@ -478,6 +547,41 @@ def rule_for(layer: nn.Module, names: tuple[str, ...]) -> Rule:
     if plain and _acts_as(layer, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm):
         return NormRule(layer, names)
     return AnyRule(layer, names)
+
+
+def adapted(layer: Any) -> bool:
+    """Whether it is a dense layer of peft with one plain adapter, so that it is one matrix product, and that is all."""
+    kind = type(layer)
+    if (kind.__module__, kind.__qualname__) != ("peft.tuners.lora.layer", "Linear"):
+        return False
+    active = list(layer.active_adapters)
+    if len(active) != 1 or active[0] not in layer.lora_A or layer.merged or layer.disable_adapters:
+        return False
+    dropout, pair = layer.lora_dropout[active[0]], (layer.lora_A[active[0]], layer.lora_B[active[0]])
+    return (
+        not layer.lora_variant
+        and (isinstance(dropout, nn.Identity) or not dropout.p)
+        and all(type(one) is nn.Linear and one.bias is None for one in pair)
+        and is_dense(layer.base_layer)
+        and "forward" not in vars(layer)
+    )
+
+
+def adapter_of(layer: Any) -> tuple[nn.Module, nn.Module, float]:
+    """The two narrow matrices of such a layer, A before B, and what their product is multiplied by."""
+    name = next(iter(layer.active_adapters))
+    return layer.lora_A[name], layer.lora_B[name], float(layer.scaling[name])
+
+
+def as_one_product(layer: Any, x: Tensor) -> Tensor:
+    """What such a layer computes, as one matrix product: (W + s B A) x."""
+    first, second, scale = adapter_of(layer)
+    base: Any = layer.base_layer
+    turned = is_conv1d(base)
+    with torch.autocast(x.device.type, enabled=False):
+        added = second.weight @ first.weight
+        whole = torch.add(base.weight.t() if turned else base.weight, added, alpha=scale)
+    return F.linear(x, whole, base.bias)
 
 
 def _acts_as(layer: Any, *kinds: Any) -> bool:

@@ -101,6 +101,28 @@ def _norm_kernel(
 
 
 @triton.jit
+def _small_norm_kernel(
+    a, b, out, most, RECORDS, T, INTO, OUTOF, TILES, OUT: tl.constexpr, IN: tl.constexpr, AT: tl.constexpr,
+    ROUNDS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """All tiles of one record's gradient, one after another, and the largest numbers of its two sides."""
+    record = tl.program_id(0).to(tl.int64)
+    found, most_a, most_b = tl.zeros((), tl.float64), tl.zeros((), tl.float32), tl.zeros((), tl.float32)
+    t = tl.arange(0, AT)
+    for number in range(0, TILES):
+        o, i = _places(number, INTO, OUT, IN)
+        tile = _row_tile(a, b, record, o, i, T, INTO, OUTOF, OUT, IN, AT, ROUNDS, PRECISION)
+        found += tl.sum(tl.sum(tile * tile, 1), 0).to(tl.float64)
+        for part in tl.static_range(ROUNDS):
+            places = part * AT + t
+            most_a = tl.maximum(most_a, tl.max(tl.max(tl.abs(_taken(a, record, places, i, T, INTO)), 1), 0))
+            most_b = tl.maximum(most_b, tl.max(tl.max(tl.abs(_taken(b, record, places, o, T, OUTOF)), 1), 0))
+    tl.store(out + record, found)
+    tl.store(most + record, most_a)
+    tl.store(most + RECORDS + record, most_b)
+
+
+@triton.jit
 def _gram(value, record, rows, columns, T, WIDTH, PLACES: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr):
     """The products of some positions of one record with others, in float64, and the largest number at the first."""
     products, most = tl.zeros((PLACES, PLACES), dtype=tl.float64), tl.zeros((PLACES,), dtype=tl.float32)
@@ -183,6 +205,12 @@ def _splits(records: int, tiles: int) -> int:
     return max(1, min(records // 8, triton.cdiv(1056, tiles)))
 
 
+def narrow(places: int, into: int, outof: int) -> bool:
+    """Whether one side is so narrow, as beside an adapter, that a gradient takes less work than its Gram matrices."""
+    at = max(16, triton.next_power_of_2(places))
+    return at <= _MOST_PLACES and max(16, min(into, outof)) * max(into, outof) <= at * (into + outof)
+
+
 def by_gram(places: int, into: int, outof: int) -> bool:
     """Whether norms follow from Gram matrices: with few positions, if that takes less work than the gradient."""
     blocks = triton.cdiv(places, _MOST_PLACES)
@@ -203,10 +231,16 @@ def product_squares(a: Tensor, b: Tensor, floor: float) -> tuple[Tensor, Tensor,
     a, b = a.contiguous(), b.contiguous()
     sizes, tiles, shape = _sizes(a, b)
     most = torch.empty((2, len(a)), dtype=torch.float32, device=a.device)
+    if narrow(*sizes):
+        out, whole = torch.empty(len(a), dtype=torch.float64, device=a.device), {**shape, "num_warps": 1}
+        whole.pop("STAGES")
+        _small_norm_kernel[(len(a),)](a, b, out, most, len(a), *sizes, tiles, **whole)
+        return out, most[0], most[1]
     if by_gram(*sizes):
         out = torch.empty(len(a), dtype=torch.float64, device=a.device)
         own = {"PLACES": shape["AT"], "BLOCKS": shape["ROUNDS"], "PRECISION": shape["PRECISION"], "FLOOR": floor}
-        _gram_kernel[(len(a),)](a, b, out, most, len(a), *sizes, **own, WIDE=64, num_warps=max(1, shape["AT"] // 16))
+        warps = 4 if shape["AT"] > 32 else 1  # timed on an H200
+        _gram_kernel[(len(a),)](a, b, out, most, len(a), *sizes, **own, WIDE=64, num_warps=warps)
         return out, most[0], most[1]
     for value, top in ((a, most[0]), (b, most[1])):
         _most_kernel[(len(a),)](value, top, value[0].numel(), WIDE=2048, num_warps=8)

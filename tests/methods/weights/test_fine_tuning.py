@@ -22,9 +22,10 @@ from airlock.methods import Release
 from airlock.methods.config_case import neighbours, of_config
 from airlock.methods.dp_sgd import BROUGHT, _moved
 from airlock.methods.weights.gaussian import Gaussian
+from airlock.methods.weights.head_first import CLIP, STEPS, Before, HeadFirst, last_layer
 from airlock.methods.weights.shaped import synthetic_records
 from airlock.nets.domain import numbers, vocabulary_of
-from airlock.training import Run
+from airlock.training import Recipe, Run
 from tests.tiny_models import TOKENS, VOCABULARY, save, write
 
 CLASSES = ("bad", "good")
@@ -101,8 +102,97 @@ def test_the_learning_rate_follows_from_what_is_trained_unless_it_is_given(folde
 
 def test_the_events_are_those_of_any_network(folder: Path) -> None:
     """What is trained changes nothing about what a step costs."""
-    costs = {str(build(folder, tune=how).plan().guarantee.events) for how in ("full", "lora", "bias", "last")}
+    every = ("full", "lora", "bias", "last")
+    costs = {str(build(folder, tune=how, head_share=0).plan().guarantee.events) for how in every}
     assert len(costs) == 1
+    first = {str(build(folder, tune=how).plan().guarantee.events) for how in every}
+    assert len(first) == 2  # the head alone is not trained twice
+
+
+def test_a_fresh_last_layer_is_trained_first_and_paid_for(folder: Path) -> None:
+    made, without = build(folder), build(folder, head_share=0)
+    first = made.head_first(made.noise_multiplier())
+    assert first is not None
+    assert made.noise_multiplier() > without.noise_multiplier()
+    assert made.planned.details["head_first_noise_multiplier"] == first.noise_multiplier
+    assert "head_first_noise_multiplier" not in without.planned.details
+    found = [str(event) for event in made.planned.guarantee.events.events]
+    assert str(first.event) in found
+    assert made.planned.guarantee.epsilon == pytest.approx(8.0, rel=1e-2)
+    more = build(folder, head_share=0.5)
+    assert more.noise_multiplier() > made.noise_multiplier()
+    spent = first.train(made.net(), a_few(), Stream.from_seed(1), 0, Run())
+    assert spent == first.event
+    assert str(release(made).guarantee.events) == str(made.planned.guarantee.events)
+
+
+@pytest.mark.parametrize("settings", [{"tune": "last", "head_share": 0.1}, {"tune": "last", "head_share": 0.5}])
+def test_a_head_that_is_all_that_is_trained_is_not_trained_first(folder: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"settings\.head_share"):
+        build(folder, **settings).plan()
+
+
+def test_fresh_networks_and_those_of_this_package_train_everything_at_once(tmp_path: Path) -> None:
+    assert build(write("bert", tmp_path)).head_share == 0
+    with pytest.raises(ConfigError, match=r"settings\.head_share"):
+        build("mlp", replace(FACTS, vocabulary=None), head_share=0.1).plan()
+
+
+def a_few(count: int = 6) -> Records:
+    x = numbers(count, (TOKENS,), VOCABULARY + 1, np.random.default_rng(1))
+    return Records(x, (x[:, 0] > 10).astype(np.int64))
+
+
+def test_the_last_layer_alone_gets_the_noise_that_is_paid_for(folder: Path) -> None:
+    """Without a record nothing but noise is left: that of all steps, through the momentum."""
+    made = build(folder)
+    first = made.head_first(made.noise_multiplier())
+    assert first is not None
+    found: list[float] = []
+    nobody = a_few().take(np.zeros(0, np.int64))
+    for seed in range(12):
+        net = made.net()
+        front = Before(net, last_layer(net, 2), FACTS, 0)
+        first.train(net, nobody, Stream.from_seed(seed), 0, Run())
+        found += (last_layer(net, 2).weight * front.scale).flatten().tolist()
+    recipe, kept = first.recipe, 0.9
+    reach = [(1 - kept ** (STEPS - step)) / (1 - kept) for step in range(STEPS)]
+    noise = first.noise_multiplier * CLIP / first.records * recipe.learning_rate * np.linalg.norm(reach)
+    assert len(found) > 300
+    assert np.std(found) == pytest.approx(noise, rel=5 / (2 * len(found)) ** 0.5)
+
+
+def test_a_record_moves_the_last_layer_by_no_more_than_its_bound(folder: Path) -> None:
+    """One more record, and the same noise: after one step the layer differs by rate · C / N in units of its inputs."""
+    made = build(folder)
+    first = made.head_first(made.noise_multiplier())
+    assert first is not None
+    layers = []
+    for count in (5, 6):
+        net = made.net()
+        front = Before(net, last_layer(net, 2), FACTS, 0)
+        one = OneStep(first.noise_multiplier, first.records, FACTS)
+        one.train(net, a_few().take(np.arange(count)), Stream.from_seed(3), 0, Run())
+        last = last_layer(net, 2)
+        layers.append(torch.cat([(last.weight * front.scale).flatten(), last.bias]).detach().double())
+    most = first.recipe.learning_rate * CLIP / first.records
+    assert 0.9 * most <= float((layers[1] - layers[0]).norm()) <= most * (1 + 1e-4)
+
+
+def the_last_layer_gets_its_noise(path: Path) -> None:
+    test_the_last_layer_alone_gets_the_noise_that_is_paid_for(save("bert", path, classes=2))
+
+
+def a_record_moves_the_last_layer_little(path: Path) -> None:
+    test_a_record_moves_the_last_layer_by_no_more_than_its_bound(save("bert", path, classes=2))
+
+
+class OneStep(HeadFirst):
+    """The first step of it."""
+
+    @property
+    def recipe(self) -> Recipe:
+        return super().recipe.model_copy(update={"steps": 1})
 
 
 def test_a_tokenizer_with_more_tokens_than_the_network_is_refused_before_data(folder: Path) -> None:

@@ -19,7 +19,7 @@ from airlock.nets.registry import tuned
 from airlock.training.per_sample import clipped_sum, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.functional import FunctionalGradients
-from airlock.training.per_sample.layers import TransposedRule
+from airlock.training.per_sample.layers import AdapterRule, TransposedRule, adapted
 from airlock.training.per_sample.one_by_one import OneByOne
 from airlock.training.per_sample.self_check import still
 from tests.tiny_models import IMAGES, OTHERS, shape_of, write
@@ -196,3 +196,39 @@ def test_images_of_another_size_and_in_grey_are_taken(tmp_path: Path) -> None:
     for kind in IMAGES:
         net = create(f"{TRANSFORMERS}{write(kind, tmp_path / kind)}", (1, 8, 8), CLASSES, seed=0).eval()
         assert net(torch.rand(2, 1, 8, 8)).shape == (2, CLASSES)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_layer_and_its_adapter_are_one_product(kind: str, scale: float, tmp_path: Path) -> None:
+    """Also where the adapter is multiplied by a number; what is used of a record is part of the trial of positions."""
+    net = make(kind, "lora", tmp_path).train()
+    torch.manual_seed(0)
+    for name, layer in net.named_modules():
+        if hasattr(layer, "lora_A"):
+            layer.scaling["default"] = scale
+        if "lora_B" in name and isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.3)
+    x, y = drawn(net, 6, shape_of(kind), 4), torch.arange(6) % CLASSES
+    book = BookKeeper(net)
+    rules = [rule for rule in book.rules.values() if isinstance(rule, AdapterRule)]
+    assert len(rules) >= 4
+    agrees_with_ordinary_passes(book, x, y)
+    traced = len(book.traces(x, y))
+    assert traced == 2 * len(book.rules) + 2 * len(rules)
+    assert all("forward" not in vars(layer) for layer in net.modules())
+
+
+@pytest.mark.parametrize("change", ["dropout", "merged", "a bias"])
+def test_an_adapter_that_is_more_than_a_product_is_not_taken_for_one(change: str, tmp_path: Path) -> None:
+    net = make("bert", "lora", tmp_path).train()
+    layer = next(layer for layer in net.modules() if hasattr(layer, "lora_A"))
+    assert adapted(layer)
+    if change == "dropout":
+        layer.lora_dropout["default"] = nn.Dropout(0.5)
+    elif change == "merged":
+        layer.merge()
+    else:
+        layer.lora_A["default"].bias = nn.Parameter(torch.zeros(layer.lora_A["default"].out_features))
+    assert not adapted(layer)
+    assert not isinstance(BookKeeper(net).rules.get(layer), AdapterRule)
