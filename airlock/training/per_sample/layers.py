@@ -259,8 +259,7 @@ class AdapterRule(Rule):
         super().__init__(layer, names)
         first, second, self.scale = adapter_of(layer)
         self.inner = {name: LinearRule(layer.get_submodule(name.rpartition(".")[0]), ("weight",)) for name in names}
-        self.first: Any = first
-        self.second: Any = second
+        self.first, self.second = first, second
 
     def rows(self, call: LayerCall) -> Named:
         """Of both matrices."""
@@ -567,7 +566,7 @@ def adapted(layer: Any) -> bool:
     )
 
 
-def adapter_of(layer: Any) -> tuple[nn.Module, nn.Module, float]:
+def adapter_of(layer: Any) -> tuple[Any, Any, float]:
     """The two narrow matrices of such a layer, A before B, and what their product is multiplied by."""
     name = next(iter(layer.active_adapters))
     return layer.lora_A[name], layer.lora_B[name], float(layer.scaling[name])
