@@ -427,6 +427,21 @@ def test_models_trained_together_are_what_each_is_alone(
             torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-4, atol=1e-4)
 
 
+def test_dropout_masks_of_many_networks_are_those_of_each() -> None:
+    from airlock.training.ensembles import stacked_kernels
+
+    assert stacked_kernels.draws_masks(GPU)
+    net = create("cifar-net", (3, 32, 32), 10, 0)
+    dropouts = Dropouts(net, (3, 32, 32), GPU)
+    chances, sizes = [7, 2**60 + 1, 3], [20, 20, 9]
+    together = dropouts.together(chances, sizes, 20)
+    assert together is not None
+    for place, (chance, size) in enumerate(zip(chances, sizes, strict=True)):
+        for mask, wanted in zip(together, dropouts.masks(chance, size), strict=True):
+            assert torch.equal(mask[place, :size], wanted)
+            assert not mask[place, size:].any()
+
+
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_adapters_on_one_base_are_what_each_is_alone(kind: str, exact: None, tmp_path: Path) -> None:
     name, shape = f"{TRANSFORMERS}{save(kind, tmp_path)}", shape_of(kind)

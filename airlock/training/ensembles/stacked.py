@@ -37,7 +37,7 @@ from airlock.errors import NetError
 from airlock.nets.check import check_independence
 from airlock.nets.domain import drawn
 from airlock.nets.registry import seed_torch
-from airlock.training.devices import capture
+from airlock.training.devices import capture, upload
 from airlock.training.ensembles import own_layers, stacked_layers
 from airlock.training.gradients import MEAN, Named, Objective
 from airlock.training.per_sample.self_check import plainly
@@ -120,6 +120,7 @@ class Replays:
 
 # Stacked networks.
 
+DRAW_TOGETHER = True  # dropout masks of all networks by one kernel, where there is one; a benchmark may turn it off
 
 _AGREE = 1e-2  # relative to the gradient's norm: a wrong gradient differs by more, TF32 by less
 _DROPOUTS: dict[type, Callable[[Tensor, float, bool], Tensor]] = {
@@ -275,6 +276,19 @@ class Dropouts:
         seed_torch(chance, self.device)
         return [drop(self._one(shape), p, True) for drop, p, shape in calls]
 
+    def together(self, chances: Sequence[int], sizes: Sequence[int], width: int) -> list[Tensor] | None:
+        """The masks of many networks at once, filled up with zeros, by one kernel; None where there is none."""
+        if not (DRAW_TOGETHER and self.any and stacked_layers.available(self.device)):
+            return None
+        calls = self.calls(width)
+        if any(drop is not F.dropout or shape[1:].numel() % 4 for drop, _, shape in calls):
+            return None
+        from airlock.training.ensembles.stacked_kernels import draw_masks, draws_masks
+
+        if not draws_masks(self.device):
+            return None
+        return draw_masks(list(chances), list(sizes), [(p, tuple(shape)) for _, p, shape in calls], self.device)
+
     def _one(self, shape: torch.Size) -> Tensor:
         if shape not in self._ones:
             self._ones[shape] = torch.ones(shape, device=self.device)
@@ -302,7 +316,7 @@ class Dropouts:
 def _mean_weights(sizes: Sequence[int], width: int, device: torch.device) -> Tensor:
     """Every record's weight in its network's mean loss; padding has weight zero."""
     size = np.asarray(sizes)[:, None]
-    return torch.from_numpy(((np.arange(width) < size) / size).astype(np.float32)).to(device)
+    return upload(((np.arange(width) < size) / size).astype(np.float32), device)
 
 
 def _trainable(held: nn.Module) -> list[nn.Parameter]:
@@ -441,6 +455,9 @@ class Vmapped:
             yield [i for i, size in enumerate(sizes) if size == width], width
 
     def _masks(self, sizes: Sequence[int], width: int, chances: Sequence[int]) -> list[Tensor]:
+        together = self.dropouts.together(chances, sizes, width) if self.fills else None
+        if together is not None:
+            return together
         drawn = [self.dropouts.masks(chance, size) for size, chance in zip(sizes, chances, strict=True)]
         return [
             torch.stack([_filled(mask, width) if self.fills else mask for mask in masks])
