@@ -83,13 +83,14 @@ def run() -> list[dict[str, Any]]:
 def rows(kind: str) -> list[dict[str, Any]]:
     """Those of one device."""
     device, found = torch.device(kind), []
-    for name, shape, classes, records, *rest in CASES[kind]:
+    for name, shape, classes, records, models, batch, steps, goal in CASES[kind]:
         x = np.random.default_rng(0).random((records, *shape), np.float32)
-        found.append(measure(device, name, makes(name, shape, classes, SEED), x, classes, *rest))
+        make = makes(name, shape, classes, SEED)
+        found.append(measure(device, name, make, x, classes, models, batch, steps, goal))
     if importlib.util.find_spec("transformers") is not None and importlib.util.find_spec("peft") is not None:
-        size, records, *rest = ADAPTERS[kind]
+        size, records, models, batch, steps, goal = ADAPTERS[kind]
         x = numbers(records, (TOKENS,), VOCABULARY + 1, np.random.default_rng(0))
-        found.append(measure(device, "adapters", _adapters(size), x, 2, *rest))
+        found.append(measure(device, "adapters", _adapters(size), x, 2, models, batch, steps, goal))
     return found
 
 
