@@ -23,6 +23,7 @@ from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stre
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sheather_jones, silverman
 from airlock.nets import create
 from airlock.nets.domain import drawn as made_up_records
+from airlock.nets.domain import numbers
 from airlock.nets.prefix import open_prefix
 from airlock.nets.registry import tuned
 from airlock.nets.synthetic import draw_classes
@@ -41,7 +42,7 @@ from airlock.training import (
 from airlock.training.devices import capture
 from airlock.training.ensembles.checkpoint_store import Slices, collect
 from airlock.training.ensembles.ensemble import makes, model_seed
-from airlock.training.ensembles.stacked import Dropouts, Looped, Vmapped, choose, stack
+from airlock.training.ensembles.stacked import Dropouts, Looped, OneBatch, Vmapped, choose, stack
 from airlock.training.front_ends.characterise import Effort, Learning, Point, characterise
 from airlock.training.per_sample import clipped_sum, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
@@ -52,6 +53,7 @@ from airlock.training.per_sample.self_check import still
 from airlock.training.per_sample.sums import product_squares_by_person
 from tests.auditing.attacks.toy_features import conv_front, pictures
 from tests.mechanisms.test_gaussian import has_scale
+from tests.tiny_models import VOCABULARY, save, shape_of
 from tests.training.per_sample.test_copies import by_loop as by_copies
 from tests.training.per_sample.test_layers import CASES, by_loop, clips, engine_for, nearness, summed
 from tests.training.per_sample.test_leave_one_out import CLIP, LOT, NETS, check, moved
@@ -423,6 +425,62 @@ def test_models_trained_together_are_what_each_is_alone(
         fit(alone, part, Shuffled(16, seed), PlainGradients(), recipe, seed, run)
         for p, q in zip(alone.parameters(), found.model(model).parameters(), strict=True):
             torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_dropout_masks_of_many_networks_are_those_of_each() -> None:
+    from airlock.training.ensembles import stacked_kernels
+
+    assert stacked_kernels.draws_masks(GPU)
+    net = create("cifar-net", (3, 32, 32), 10, 0)
+    dropouts = Dropouts(net, (3, 32, 32), GPU)
+    chances, sizes = [7, 2**60 + 1, 3], [20, 20, 9]
+    together = dropouts.together(chances, sizes, 20)
+    assert together is not None
+    for place, (chance, size) in enumerate(zip(chances, sizes, strict=True)):
+        for mask, wanted in zip(together, dropouts.masks(chance, size), strict=True):
+            assert torch.equal(mask[place, :size], wanted)
+            assert not mask[place, size:].any()
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_adapters_on_one_base_are_what_each_is_alone(kind: str, exact: None, tmp_path: Path) -> None:
+    name, shape = f"{TRANSFORMERS}{save(kind, tmp_path)}", shape_of(kind)
+    rng = np.random.default_rng(0)
+    records = Records(numbers(60, shape, VOCABULARY + 1, rng), rng.integers(0, 3, 60))
+    members = [np.arange(0, 35), np.arange(10, 60)]  # last batches differ
+    recipe, run = Recipe(steps=9, learning_rate=0.02, precision="fp32"), Run(device=GPU)
+
+    def make(model: int) -> torch.nn.Module:
+        return tuned(create(name, shape, 3, 0), "lora", 4, model)
+
+    engine = choose([make(0).to(GPU), make(1).to(GPU)], shape, GPU)
+    assert isinstance(engine, OneBatch)
+    found = train_together(make, 2, Resident(records, GPU), members, recipe, 3, run, batch_size=16)
+    for model, own in enumerate(members):
+        alone, seed = make(model), model_seed(3, model)
+        part = Resident(Records(records.x[own], records.y[own]), GPU)
+        fit(alone, part, Shuffled(16, seed), PlainGradients(), recipe, seed, run)
+        for p, q in zip(alone.parameters(), found.model(model).parameters(), strict=True):
+            torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_step_of_adapters_is_one_graph(tmp_path: Path) -> None:
+    name, shape = f"{TRANSFORMERS}{save('bert', tmp_path)}", shape_of("bert")
+    nets = [tuned(create(name, shape, 3, 0), "lora", 4, model).to(GPU) for model in range(3)]
+    engine = choose(nets, shape, GPU)
+    held, rng = stack(nets), np.random.default_rng(0)
+    for _ in range(4):
+        x = torch.from_numpy(numbers(24, shape, VOCABULARY + 1, rng)).view(3, 8, *shape).to(GPU)
+        y = torch.from_numpy(rng.integers(0, 3, (3, 8))).to(GPU)
+        engine(held, x, y, [8] * 3, [0] * 3)
+        found = {name: p.grad for name, p in held.named_parameters() if p.requires_grad}
+        Looped(nets[0])(held, x, y, [8] * 3, [0] * 3)
+        for key, p in held.named_parameters():
+            if p.requires_grad:
+                torch.testing.assert_close(found[key], p.grad, rtol=1e-3, atol=1e-5)
+    assert isinstance(engine, OneBatch)
+    assert engine.replays is not None
+    assert len(engine.replays._graphs) == 1
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import nn
+
 from airlock import methods, nets
 from airlock.auditing.features.attack import FeatureAttackSettings
 from airlock.auditing.features.release import attack_features
@@ -90,11 +92,19 @@ def _attack_network(network: NetworkArtefact, given: Situation) -> Found:
 def _network_attacks(network: NetworkArtefact, given: Situation) -> Found:
     if given.settings is None:
         return attack_quickly(network.net, network.classes, given.delta, given.split, given.fractions, given.seed)
-    name, shape, classes, run = network.net_name, network.input_shape, network.classes, given.run or Run()
+    classes, run = network.classes, given.run or Run()
     opened = network.net.to(run.device)
     loss = loss_for(given.split.facts)
-    target = Target(opened, lambda model: nets.create(name, shape, network.outputs, model), classes, given.delta, loss)
+    target = Target(opened, _fresh(network, given), classes, given.delta, loss)
     return attack(target, given.split, given.fractions, given.seed, given.settings, run, given.channel)
+
+
+def _fresh(network: NetworkArtefact, given: Situation) -> Callable[[int], nn.Module]:
+    """Makes untrained networks like the one that leaves; of one that was fine-tuned, with as little of it to train."""
+    fresh: Callable[[int], nn.Module] | None = getattr(given.channel, "fresh", None)
+    if fresh is not None and given.method.fine_tunes:
+        return fresh
+    return lambda model: nets.create(network.net_name, network.input_shape, network.outputs, model)
 
 
 def _attack_interface(interface: Interface, given: Situation) -> Found:

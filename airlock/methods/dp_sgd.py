@@ -381,8 +381,11 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
     def untrained(self) -> nn.Module:
         """The network as training finds it, from the public seed."""
-        net = create(self.net_name, self.facts.shape, self.facts.outputs, self.config.seed)
-        return declare(net, self.facts.vocabulary)
+        return self.fresh(self.config.seed)
+
+    def fresh(self, seed: int) -> nn.Module:
+        """What training would find if this were the public seed; with the same base, if the network comes with one."""
+        return declare(create(self.net_name, self.facts.shape, self.facts.outputs, seed), self.facts.vocabulary)
 
     def net(self) -> nn.Module:
         """A freshly initialised network; the seed is public and the check touches no record."""

@@ -45,6 +45,13 @@ def to_input(x: Tensor) -> Tensor:
     return x.float().div_(255.0) if x.dtype == torch.uint8 else x.float()
 
 
+def upload(array: NDArray[Any], device: torch.device) -> Tensor:
+    """A small array as a tensor there; does not wait for a GPU to finish what it was given before."""
+    found = torch.from_numpy(array)
+    waits = device.type != "cuda" or not array.size
+    return found.to(device) if waits else found.pin_memory().to(device, non_blocking=True)
+
+
 Chance = Callable[[int], NDArray[np.float64]]  # so many uniform numbers
 
 
@@ -100,7 +107,7 @@ class Resident:
         """The inputs at these positions as they are held, and where; of a file, this reads it."""
         if self._array is not None:
             announce(self._array, index)
-        return self.x.index_select(0, torch.from_numpy(index).to(self.x.device))
+        return self.x.index_select(0, upload(index, self.x.device))
 
     def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """The records at these positions, ready for a network."""
@@ -108,7 +115,7 @@ class Resident:
 
     def sent(self, x: Tensor, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """The same of inputs that were taken from where they are held."""
-        return to_input(x.to(self.device)), self.y.index_select(0, torch.from_numpy(index).to(self.y.device))
+        return to_input(x.to(self.device)), self.y.index_select(0, upload(index, self.y.device))
 
 
 def _tensor(x: Array) -> Tensor:

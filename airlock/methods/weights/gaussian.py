@@ -170,9 +170,9 @@ class Gaussian(DpSgd, TrainedWeights):
         """The user's settings over the defaults for this data."""
         return settings_for(self.config, self.facts, GaussianSettings)
 
-    def untrained(self) -> nn.Module:
+    def fresh(self, seed: int) -> nn.Module:
         """With adapters, and with what is not trained frozen."""
-        return tuned(super().untrained(), self.tune, self.settings.lora_rank, self.config.seed)
+        return tuned(super().fresh(seed), self.tune, self.settings.lora_rank, seed)
 
     @cached_property
     def head_share(self) -> float:

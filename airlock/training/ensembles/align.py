@@ -284,7 +284,7 @@ def align(
     units = find_units(ensemble.net)
     if reference is not None and not 0 <= reference < len(ensemble):
         raise TrainingError(f"a reference from 0 to {len(ensemble) - 1}", f"{reference}")
-    values = {name: value.to(device or value.device, copy=True) for name, value in ensemble.values.items()}
+    values = {name: value.to(device or value.device, copy=True) for name, value in ensemble.spread().items()}
     _check_finite(values)
     trail, before = _Trail(values, units), closeness(values)
     trail.greedily({name: value[reference or 0].clone() for name, value in values.items()})

@@ -30,7 +30,7 @@ from airlock.training.devices import Resident
 from airlock.training.distributed import digest
 from airlock.training.ensembles.chunks import open_models
 from airlock.training.ensembles.ensemble import Ensemble, Make, train_chunks
-from airlock.training.ensembles.stacked import tensors
+from airlock.training.ensembles.stacked import spread, tensors
 from airlock.training.gradients import Named
 from airlock.training.loop import Augment, Recipe, Run, Watch
 
@@ -128,6 +128,7 @@ class _Keep:
 
 
 def _shard(net: nn.Module, values: Named) -> Named:
+    values = spread(net, values)
     rows = torch.cat([values[name].flatten(1).float().cpu() for name, _ in net.named_parameters()], 1)
     return {_ROWS: rows, **{f"{_BUFFER}{name}": values[name].cpu() for name, _ in net.named_buffers()}}
 

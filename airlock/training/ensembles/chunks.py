@@ -158,8 +158,7 @@ class EnsembleTask:
             run: Its checkpoint is the folder of this chunk alone; without one, the mark is empty.
             wanted: The mark that they must have.
         """
-        nets = [self.make(i).to(run.device) for i in chunk]
-        held = stack(nets)
+        held = stack(self.make(i).to(run.device) for i in chunk)
         mark = self.mark(chunk, held) if run.checkpoint else ""
         if wanted is not None and mark != wanted:
             raise TrainingError(
@@ -168,11 +167,13 @@ class EnsembleTask:
                 "The result would depend on which worker trains the models.",
                 "Initialise the network from its number alone, under one version of torch.",
             )
-        if self._engine is None:
+        if self._engine is None or not self._engine.takes(held):
             with forked_generator(run.device):
-                shape = tuple(self.data.x.shape[1:])
-                self._engine = choose([nets[0], nets[-1]], shape, run.device, self.objective)
-        del nets
+                ends = [self.make(i).to(run.device) for i in (chunk[0], chunk[-1])]
+                self._engine = choose(ends, tuple(self.data.x.shape[1:]), run.device, self.objective)
+                if not self._engine.takes(held):  # the others differ in more than the first and the last
+                    self._engine = Looped(ends[0], objective=self.objective)
+                del ends
         batches = Together([self.members[i] for i in chunk], self.batch_size, [model_seed(self.seed, i) for i in chunk])
         gradients = TogetherGradients(self._engine, batches, self.augment, mark)
         watch = self.watches(chunk) if self.watches else None
@@ -181,7 +182,7 @@ class EnsembleTask:
 
     def mark(self, chunk: range, held: nn.Module | None = None) -> str:
         """A digest of what these models depend on, including their initial weights."""
-        first = tensors(held or stack([self.make(i) for i in chunk]))
+        first = tensors(held or stack(self.make(i) for i in chunk))
         found = hashlib.sha256(self.fingerprint + digest(first.values()))
         settings = [self.recipe.model_dump(), self.seed, self.batch_size, chunk.start, chunk.stop, self.augment is None]
         settings.append(self.objective.mark)

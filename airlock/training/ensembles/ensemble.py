@@ -39,7 +39,7 @@ from airlock.training.distributed import digest
 from airlock.training.ensembles.chunks import EnsembleEngine, EnsembleTask, Job, Watches, budget, read, train_here
 from airlock.training.ensembles.chunks import Make as Make
 from airlock.training.ensembles.chunks import model_seed as model_seed
-from airlock.training.ensembles.stacked import forward, forward_one_by_one, tensors
+from airlock.training.ensembles.stacked import forward, forward_one_by_one, shared, spread, tensors
 from airlock.training.gradients import MEAN, Named, Objective
 from airlock.training.loop import Augment, Recipe, Run, watch_interrupt
 from airlock.training.sampling import Index
@@ -134,7 +134,11 @@ def train_chunks(
     members = dict(enumerate(_members(membership, count, len(data))))
     descent = recipe.model_copy(update={"channels_last": False})
     task = EnsembleTask(make, data, members, descent, seed, augment, batch_size, watches=watches, objective=objective)
-    per_model = bytes_per_model(make(0), data, batch_size, recipe)
+    net = make(0)
+    per_model = bytes_per_model(net, data, batch_size, recipe)
+    if any(not p.requires_grad for p in net.parameters()):
+        per_model += _bytes_apart(net, make(count - 1))
+    del net
     train = open_engine(engine)
     with watch_interrupt() as interrupted:
         job = Job(task, count, run, label, per_model, chunk_bytes, put or (lambda chunk, values: None), interrupted)
@@ -179,8 +183,11 @@ def _members(membership: Membership, count: int, records: int) -> list[Index]:
 
 
 def bytes_per_model(net: nn.Module, data: Resident, batch_size: int, recipe: Recipe) -> int:
-    """Roughly what one model needs in training: weights, gradients, optimiser state, and activations of a batch."""
-    weights = sum(p.numel() * p.element_size() for p in net.parameters())
+    """Roughly what one model needs in training: weights, gradients, optimiser state, and activations of a batch.
+
+    What is frozen is taken to be shared, and counts for nothing.
+    """
+    weights = sum(p.numel() * p.element_size() for p in net.parameters() if p.requires_grad)
     adam = recipe.optimiser != "sgd"
     copies = 3 + (adam or recipe.momentum > 0) + adam + (recipe.ema > 0)
     outputs = [data.x[:1].numel()]
@@ -197,17 +204,27 @@ def bytes_per_model(net: nn.Module, data: Resident, batch_size: int, recipe: Rec
     return copies * weights + 2 * 4 * batch_size * sum(outputs)
 
 
+def _bytes_apart(net: nn.Module, other: nn.Module) -> int:
+    """What is frozen but not shared."""
+    pairs = zip(net.parameters(), other.parameters(), strict=False)
+    return sum(p.numel() * p.element_size() for p, q in pairs if not p.requires_grad and not p.equal(q))
+
+
 class Ensemble:
     """Trained models, stacked. They carry no privacy guarantee and stay where the records are.
 
     Args:
         net: One network of their shape.
-        values: Parameters and buffers of all models by name, stacked along the first axis, on the CPU.
+        values: Parameters and buffers of all models by name, stacked along the first axis, on the CPU; a tensor of one
+            model where all have the same (`stacked.stack`).
     """
 
     def __init__(self, net: nn.Module, values: Named) -> None:
-        wanted = {name: tuple(value.shape) for name, value in tensors(net).items()}
-        if {name: tuple(value.shape[1:]) for name, value in values.items()} != wanted:
+        wanted = {name: value.shape for name, value in tensors(net).items()}
+        fits = values.keys() == wanted.keys() and all(
+            shape in (values[name].shape, values[name].shape[1:]) for name, shape in wanted.items()
+        )
+        if not fits:
             raise NetError(
                 "models with the parameters of this network", "others", do="Pass the network that they were made from."
             )
@@ -215,22 +232,33 @@ class Ensemble:
 
     @classmethod
     def empty(cls, net: nn.Module, count: int) -> Ensemble:
-        """Space for this many models."""
-        return cls(net, {name: value.new_zeros((count, *value.shape)).cpu() for name, value in tensors(net).items()})
+        """Space for this many models; what is frozen in them is that of this network until others are put in."""
+        frozen = {name for name, p in net.named_parameters() if not p.requires_grad}
+        shapes = {name: () if name in frozen else (count,) for name in tensors(net)}
+        return cls(
+            net, {name: value.cpu().expand(*shapes[name], *value.shape).clone() for name, value in tensors(net).items()}
+        )
 
     def put(self, models: range, values: Named) -> None:
         """Fill in trained models."""
+        one, count = shared(self.net, self.values), len(self)
         for name, value in values.items():
+            if name in one:
+                if value.shape == self.values[name].shape and value.equal(self.values[name]):
+                    continue
+                self.values[name] = self.values[name].expand(count, *self.values[name].shape).clone()
             self.values[name][models.start : models.stop] = value
 
     def __len__(self) -> int:
-        return len(next(iter(self.values.values())))
+        one = shared(self.net, self.values)
+        return next((len(value) for name, value in self.values.items() if name not in one), 1)
 
     def model(self, place: int) -> nn.Module:
         """One model as a module of its own, ready for evaluation."""
         net = copy.deepcopy(self.net)
         for name, value in tensors(net).items():
-            value.copy_(self.values[name][place])
+            own = self.values[name]
+            value.copy_(own if own.dim() == value.dim() else own[place])
         return net
 
     def logits(self, data: Resident) -> Tensor:
@@ -250,15 +278,20 @@ class Ensemble:
         device, net = data.x.device, copy.deepcopy(self.net).to(data.x.device)
         per_model = bytes_per_model(self.net, data, min(_BLOCK, len(data)), Recipe(steps=1, learning_rate=1.0))
         step = max(1, budget(device) // per_model)
-        way = forward
+        way, one = forward, shared(self.net, self.values)
         for start in range(0, len(self), step):
-            own = {name: value[start : start + step].to(device) for name, value in self.values.items()}
+            chosen = {name: v if name in one else v[start : start + step] for name, v in self.values.items()}
+            own = {name: value.to(device) for name, value in chosen.items()}
             try:
                 found = _in_blocks(way, net, own, data)
             except _NO_VMAP:
                 way = forward_one_by_one
                 found = _in_blocks(way, net, own, data)
             yield found
+
+    def spread(self) -> Named:
+        """Every model's own tensors, stacked, also those that are the same in all."""
+        return spread(self.net, self.values)
 
     def save(self, file: Path) -> None:
         """One safetensors file, readable by its owner alone."""
@@ -314,7 +347,7 @@ def common_start(
         found = train_together(
             make, 1, data, everyone, recipe, own, run, None, "training the common start", batch_size=batch_size
         )
-        checkpoint.write(file, {name: value[0].cpu() for name, value in found.values.items()}, {"mark": mark})
+        checkpoint.write(file, tensors(found.model(0)), {"mark": mark})
     kept = read(file, mark)
     with torch.no_grad():
         for name, value in tensors(net).items():

@@ -3,15 +3,26 @@
 cuDNN is slow at grouped convolutions, above all at the weights' gradients, and one call per network leaves most of a
 GPU idle. Here a program belongs to one network; channels are last in memory, and patches are never stored: the entry
 (position, k) of the matrix of patches is at base(position) + offset(k), where k = (kernel row, kernel column, channel).
+
+Dropout masks of many networks are drawn by one program, too: one call per network takes longer than a small network's
+step. They have to be the ones that each network would draw when it is trained alone, so the kernel does what torch's
+does: thread t of a network takes four numbers at a time from Philox, with its seed as the key and t as the subsequence.
+Before its first use on a GPU, its masks are compared with torch's (`draws_masks`).
 """
 # mypy: ignore-errors
 
 from __future__ import annotations
 
+import functools
+
+import numpy as np
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from airlock.training.devices import upload
 
 _LIMIT = 2**31 - 1  # entries of one network's activations: positions are 32-bit numbers
 
@@ -148,6 +159,81 @@ def _unpool_kernel(
     hit = there & (place == (i % 2) * 2 + j % 2)
     value = tl.load(back + record * b_record + c * b_channel + p * b_row + q * b_column, mask=hit, other=0.0)
     tl.store(out + e, value, mask=e < entries)
+
+
+@triton.jit
+def _mask_kernel(seeds, sizes, threads, counters, out, entries, keep, scale, BLOCK: tl.constexpr):
+    model = tl.program_id(1).to(tl.int64)
+    group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # of four numbers, which one thread of torch's kernel draws
+    size, each = tl.load(sizes + model), tl.load(threads + model)
+    counter = (tl.load(counters + model) + group // each).to(tl.uint32)
+    thread, zero = (group % each).to(tl.uint32), (group * 0).to(tl.uint32)
+    words = tl.philox(tl.load(seeds + model), counter, zero, thread, zero)
+    for place in tl.static_range(4):
+        where = group * 4 + place
+        uniform = words[place].to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+        value = tl.where((uniform < keep) & (where < size), scale, 0.0)
+        tl.store(out + model * entries + where, value, mask=where < entries)
+
+
+_THREADS, _EACH = 256, 4  # of a block of torch's kernel for dropout, and how many numbers a thread draws at a time
+
+
+def draw_masks(
+    seeds: list[int], records: list[int], calls: list[tuple[float, tuple[int, ...]]], device: torch.device
+) -> list[Tensor]:
+    """The dropout masks that networks would draw alone, each from its own seed: one tensor per call of a dropout.
+
+    Args:
+        seeds: One per network.
+        records: How many records each network's batch has; masks are zero for the rest.
+        calls: By call, in their order: the share that is dropped, and the shape of the longest batch.
+        device: The GPU.
+    """
+    card = torch.cuda.get_device_properties(device)
+    most = card.multi_processor_count * (card.max_threads_per_multi_processor // _THREADS)
+    keys = upload(np.array(seeds, np.int64), device)
+    counters, found = [0] * len(seeds), []
+    for dropped, shape in calls:
+        out = torch.empty((len(seeds), *shape), dtype=torch.float32, device=device)
+        entries = out[0].numel()
+        sizes = [count * (entries // shape[0]) for count in records]
+        threads = [_THREADS * min(most, -(-size // _THREADS)) for size in sizes]
+        table = upload(np.array([sizes, threads, counters], np.int32), device)
+        keep = torch.tensor(1.0 - dropped, dtype=torch.float32)
+        groups = triton.cdiv(triton.cdiv(entries, _EACH), 256)
+        with torch.cuda.device(device):
+            _mask_kernel[(groups, len(seeds))](
+                keys, *table, out, entries, float(keep), float((1.0 / keep.double()).float()), BLOCK=256
+            )
+        counters = [
+            before + (size - 1) // (_EACH * each) + 1
+            for before, size, each in zip(counters, sizes, threads, strict=True)
+        ]
+        found.append(out)
+    return found
+
+
+@functools.cache
+def draws_masks(device: torch.device) -> bool:
+    """Whether the kernel's masks on this GPU are those that torch draws, bit by bit."""
+    generator = torch.cuda.default_generators[device.index or 0]
+    before = generator.get_state()
+    seeds, records = [3, 2**62 + 12_345, 77], [16, 5, 16]
+    calls = [(0.25, (16, 70_000)), (0.5, (16, 4)), (0.1, (16, 36))]
+    try:
+        got = draw_masks(seeds, records, calls, device)
+        for place, (seed, count) in enumerate(zip(seeds, records, strict=True)):
+            generator.manual_seed(seed)
+            for mask, (dropped, (width, each)) in zip(got, calls, strict=True):
+                wanted = F.dropout(torch.ones((count, each), device=device), dropped, True)
+                if not torch.equal(mask[place], F.pad(wanted, (0, 0, 0, width - count))):
+                    return False
+    except Exception:  # noqa: BLE001  a compiler that is missing or too old may raise anything
+        return False
+    finally:
+        generator.set_state(before)
+    return True
 
 
 def convolve(

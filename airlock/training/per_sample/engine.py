@@ -72,16 +72,28 @@ class Use:
 
     def _prepare(self, like: Tensor) -> None:
         """Choose the size of a chunk and an engine, on made-up records."""
-        net, copies, most, loss = self.net, self.copies, self.lot.most, self.loss
+        net, copies = self.net, self.copies
         self.sealed = Sealed(net)
-        self.size = chunk_size(*self_check.measure(net, like, copies, most, loss), self.lot, like.device)
+        measured = self_check.measure(net, like, copies, self.lot.most, self.loss)
+        self.size = chunk_size(*measured, self.lot, like.device)
+        self.engine, self.reason, self.care = self._choose(like)
         self.filling = self_check.made_up(net, like, self.size, copies, 3)
-        self.engine, self.reason, self.care = self_check.choose(net, like, copies, self.size, most, loss)
         self.sealed.restore()
         if isinstance(self.engine, OneByOne):
             self._settle_for_slow(self.reason)
         elif isinstance(self.engine, BookKeeper) and like.is_cuda:
             self.graphs = Graphs(self.engine)
+
+    def _choose(self, like: Tensor) -> tuple[self_check.Engine, str, int]:
+        """An engine for chunks of this size, or of the largest one that fits into memory, since sizes are estimates."""
+        while True:
+            try:
+                return self_check.choose(self.net, like, self.copies, self.size, self.lot.most, self.loss)
+            except self_check.OutOfMemory:
+                smaller = half(self.size, self.lot.most)
+                if smaller == self.size:
+                    raise
+                self.size = smaller
 
     def filled(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """A chunk of full size, in one memory format, padded with made-up records."""
@@ -505,6 +517,12 @@ def chunk_size(bytes_per_record: int, places: int, lot: Lot, device: torch.devic
     step = max(1, min(max(good, min(_LEAST, most)), exact))
     size = max(lot.most, -(-lot.target // max(1, -(-lot.target // step))))
     return -(-size // MULTIPLE) * MULTIPLE if max(most, lot.most) >= MULTIPLE else size
+
+
+def half(size: int, most: int) -> int:
+    """About half as many rows for a chunk, in steps as in `chunk_size`; still room for any one person."""
+    found = max(most, -(-size // 2))
+    return min(size, -(-found // MULTIPLE) * MULTIPLE) if found > MULTIPLE else found
 
 
 def copies_in(x: Tensor, y: Tensor) -> int:

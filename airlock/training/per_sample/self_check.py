@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from airlock.errors import AirlockWarning
+from airlock.errors import AirlockWarning, TrainingError
 from airlock.mechanisms.clipping import SLACK, Clip
 from airlock.nets import domain
 from airlock.threads import one_thread
@@ -102,6 +102,7 @@ def choose(
 
     Raises:
         Unshown: No engine passes, and the parameters are in shards.
+        OutOfMemory: A chunk of this size does not fit into memory, which says nothing about the network.
     """
     sealed = Sealed(net, parameters=shards is None)
     reference = OneByOne(net, sealed, loss) if shards is None else OneByOneInShards(net, sealed, loss, shards)
@@ -127,6 +128,13 @@ def choose(
                     reasons.append(str(reason))
                     break
             except FAILURES as error:
+                if shards is None and _ran_out(error):
+                    raise OutOfMemory(
+                        "memory for a chunk of made-up records",
+                        f"too little for {size} at once",
+                        "Nothing can be shown of a network that cannot be tried.",
+                        'Free memory on the device, or set device = "cpu".',
+                    ) from None
                 reasons.append(f"{type(error).__name__} from torch: {(str(error).splitlines() or [''])[0][:120]}")
                 break
             finally:
@@ -134,6 +142,18 @@ def choose(
     if shards is not None:
         raise Unshown("; ".join(reasons))
     return reference, "; ".join(reasons), 0
+
+
+class OutOfMemory(TrainingError):
+    """There is too little memory to try a network on a chunk of made-up records."""
+
+
+_ALLOCATION = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
+
+
+def _ran_out(error: Exception) -> bool:
+    """Whether memory could not be allocated; a CPU and the libraries of a GPU say so in words alone."""
+    return isinstance(error, torch.OutOfMemoryError) or any(said in str(error) for said in _ALLOCATION)
 
 
 def is_steady(net: nn.Module) -> bool:

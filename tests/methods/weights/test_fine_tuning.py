@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from airlock import data, methods
-from airlock.auditing import judge
+from airlock.auditing import AuditSettings, judge, required_attacks
+from airlock.auditing.required_attacks import Situation
 from airlock.bundle import export
 from airlock.config import from_table
 from airlock.data import Facts, Records
@@ -253,3 +254,22 @@ def test_the_court_sees_whether_a_frozen_tensor_moved(folder: Path) -> None:
     with torch.no_grad():
         net.get_parameter(name)[0, 0] += 2.0
     assert _moved(net, start)[name] == pytest.approx(2.0)
+
+
+def test_shadow_models_have_the_same_base_and_adapters_of_their_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, seen = build(folder, tune="lora"), []
+    made = release(channel)
+    records = Records(np.zeros((8, TOKENS), np.float32), np.arange(8) % 2)
+    split = data.divide(FACTS, records, None, channel.config.split, seed=0)
+    monkeypatch.setattr(required_attacks, "attack", lambda target, *rest: seen.append(target))
+    given = Situation(
+        Gaussian, lambda: {}, 1e-3, split, channel.config.split, 0, AuditSettings(), Run(), channel, 0
+    )  # fmt: skip
+    required_attacks._network_attacks(made.network, given)
+    one, other = (dict(seen[0].make(model).named_parameters()) for model in (1, 2))
+    frozen = {name for name, p in one.items() if not p.requires_grad}
+    assert frozen == {name for name in one if not any(part in name for part in ("lora_", ".classifier.", ".pooler."))}
+    assert all(one[name].equal(other[name]) for name in frozen)
+    assert not any(p.equal(other[name]) for name, p in one.items() if "lora_A" in name)

@@ -117,3 +117,41 @@ def care_is_taken_where_positions_matter() -> None:
 
 def test_more_care_is_taken_where_positions_matter_before_records_are_taken_one_by_one() -> None:
     care_is_taken_where_positions_matter()
+
+
+class Hungry(nn.Module):
+    """Has memory for so many records at once; mixes none."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room, self.head = room, nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        out: Tensor = self.head(x.flatten(1))
+        return out
+
+
+@pytest.mark.parametrize(("room", "size"), [(100, 96), (40, 32), (5, 4), (2, 2)])
+def test_a_chunk_that_does_not_fit_is_made_smaller(room: int, size: int) -> None:
+    use = use_of(Hungry(room), LIKE, 1, 120.0)
+    assert isinstance(use.engine, BookKeeper)
+    assert use.size == size
+
+
+def test_too_little_memory_is_called_that() -> None:
+    """It says nothing about whether records are kept apart."""
+    with pytest.raises(self_check.OutOfMemory, match="too little for 2 at once"):
+        self_check.choose(Hungry(1), LIKE, 1, 2)
+
+
+def test_sums_in_smaller_chunks_are_the_same() -> None:
+    x, y = torch.rand(50, 1, 8, 8), torch.arange(50) % 3
+    torch.manual_seed(0)
+    large = Hungry(1000)
+    small = Hungry(9)
+    small.load_state_dict(large.state_dict())
+    found, wanted = (clipped_sum(net, x, y, Clip(0.1), 50.0)[0] for net in (small, large))
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-6)
