@@ -36,6 +36,7 @@ from airlock.papers.answers.formulas import (
 )
 from airlock.papers.answers.neuron import Floats, NeuronAnswerer, keep
 from airlock.papers.answers.published import Published, case_of_answer
+from airlock.reproduction.noise_levels import train_at_noise_levels
 from airlock.reproduction.paper import (
     NOT_RUN,
     Figures,
@@ -60,11 +61,7 @@ from airlock.reproduction.paper import (
 )
 from airlock.training import (
     Ensemble,
-    Poisson,
-    PrivateGradients,
-    Recipe,
     Resident,
-    fit,
     predict,
     train_together,
 )
@@ -194,18 +191,7 @@ def noise(trial: Trial, place: Workplace) -> Figures:
 def dp_sgd(trial: Trial, place: Workplace) -> Figures:
     """DP-SGD's accuracy loss and leakage, at the noise that a composition asks for."""
     world = _world(trial, place)
-    channel = world.channel(epsilon=trial["epsilon"])
-    s, n = channel.settings, len(world.split.private)
-    multiplier = noise_of(trial["composition"], s.epochs, trial["epsilon"], n, s.batch_size)
-    net, stream = channel.start(), Stream.from_seed(trial.seed).child("dp-sgd", trial["composition"], trial["epsilon"])
-    steps = s.epochs * math.ceil(n / s.batch_size)
-    recipe = Recipe(
-        steps=steps, optimiser="adam", learning_rate=s.learning_rate, weight_decay=2 * s.l2, precision="fp32"
-    )
-    gradients = PrivateGradients(CLIP_NORM, multiplier, s.batch_size, stream.child("gradients"))
-    sampler = Poisson(s.batch_size / n, stream.child("lots"))
-    fit(net, Resident(world.split.private, place.run.device), sampler, gradients, recipe, trial.seed, place.run)
-    net = net.cpu().eval()
+    multiplier, net = world.noisy_network(trial["composition"], trial["epsilon"])
     there = accuracy(net, world.split.test)
     figures = {"noise_multiplier": multiplier, "others": there, "loss": 1 - there / world.baseline}
     if world.attacked:
@@ -219,6 +205,12 @@ def noise_of(composition: str, epochs: int, epsilon: float, records: int, batch_
     if composition == "rdp":
         return rdp_noise(epochs, epsilon, delta, records, batch_size)
     return {"naive": naive_noise, "advanced": advanced_noise, "zcdp": zcdp_noise}[composition](epochs, epsilon, delta)
+
+
+def noisy_points(quick: bool) -> list[tuple[str, float]]:
+    """The compositions and ε at which DP-SGD is run."""
+    compositions, epsilons = (COMPOSITIONS[3:], QUICK_EPSILONS) if quick else (COMPOSITIONS, EPSILONS)
+    return [(composition, epsilon) for epsilon in epsilons for composition in compositions]
 
 
 def court(trial: Trial, place: Workplace) -> Figures:
@@ -259,6 +251,22 @@ class AnswersWorld(World):
             return channel.train(self.split.private, channel.objective(channel.alpha), self.place.run)
 
         return self.place.once(f"network {loss}", (self.name, self.seed, self.small, learning_rate), make)
+
+    def noisy_network(self, composition: str, epsilon: float) -> tuple[float, nn.Module]:
+        """The noise multiplier, and the network under DP-SGD; those of all ε and compositions are trained at once."""
+        made = self.place.once("dp-sgd", (self.name, self.seed, self.small), self._noisy_networks)
+        return made[composition, epsilon]
+
+    def _noisy_networks(self) -> dict[tuple[str, float], tuple[float, nn.Module]]:
+        channel, n = self.channel(), len(self.split.private)
+        s, asked = channel.settings, noisy_points(self.small)
+        multipliers = [noise_of(composition, s.epochs, epsilon, n, s.batch_size) for composition, epsilon in asked]
+        nets = train_at_noise_levels(
+            channel.start(), Resident(self.split.private, self.place.run.device), multipliers, self.place.run,
+            steps=s.epochs * math.ceil(n / s.batch_size), lot=s.batch_size, clip_norm=CLIP_NORM,
+            learning_rate=s.learning_rate, weight_decay=2 * s.l2, seed=model_seed(self.seed, 0),
+        )  # fmt: skip
+        return dict(zip(asked, zip(multipliers, nets, strict=True), strict=True))
 
     @property
     def baseline(self) -> float:
@@ -437,8 +445,8 @@ def _figure(name: str, number: int) -> Item:
         for epsilon in epsilons:
             for kind in NOISES:
                 found += _trials("noise", name, quick, noise=kind, epsilon=epsilon)
-            for composition in COMPOSITIONS[3:] if quick else COMPOSITIONS:
-                found += _trials("dp-sgd", name, quick, composition=composition, epsilon=epsilon)
+        for composition, epsilon in noisy_points(quick):
+            found += _trials("dp-sgd", name, quick, composition=composition, epsilon=epsilon)
         return sorted(found, key=lambda trial: trial.seed)
 
     return Item(f"figure-{number}", f"{known.words}: accuracy loss and leakage by ε", "curves", trials,
@@ -549,6 +557,12 @@ def _printed(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
+def _together(trial: Trial) -> object:
+    """The networks and the attacker's models of one division of the records."""
+    asked = dict(trial.settings)
+    return (asked["data"], trial.seed, is_small(trial)) if "data" in asked else None
+
+
 PAPER = Paper(
     "answers",
     "Lu et al. 2021, the convexified loss",
@@ -570,4 +584,5 @@ PAPER = Paper(
         Item("court", "one answer in court", "claims ε = 1", _court, _show_court),
     ),
     tuple(DATA),
+    together=_together,
 )  # fmt: skip
