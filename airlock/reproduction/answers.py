@@ -57,6 +57,7 @@ from airlock.reproduction.paper import (
     in_court,
     is_small,
     opened,
+    released,
     show_court,
 )
 from airlock.training import (
@@ -218,6 +219,14 @@ def court(trial: Trial, place: Workplace) -> Figures:
     key = (trial["classes"], trial["noise"])
     case = place.once("case", key, lambda: case_of_answer(Published, 1.0, 1e-5, trial["classes"], noise=trial["noise"]))
     return in_court(trial, case)
+
+
+def sound(trial: Trial, place: Workplace) -> Figures:
+    """A sound method that answers so many questions at a proven ε, with the features that are its default."""
+    own = {key: value for key, value in trial.settings if key in ("queries", "gives")}
+    table = {"channel": "answers", "method": trial["method"], "data": trial["data"], "epsilon": trial["epsilon"]}
+    table |= {"delta": 1e-4 if trial["data"] == "digits" else 1e-5, "settings": own}
+    return released(trial, place, table, SMALL["records"] if is_small(trial) else None)
 
 
 class AnswersWorld(World):
@@ -543,6 +552,52 @@ def _show_court(found: Found) -> ItemResult:
     return show_court(found, cases, "one answer")
 
 
+SOUND: dict[str, dict[str, Setting]] = {
+    "`head`": {"method": "head"},
+    "`per-query`, logits": {"method": "per-query", "gives": "logits"},
+    "`per-query`, label": {"method": "per-query", "gives": "label"},
+    "`votes`": {"method": "votes"},
+}
+QUESTIONS = (10, 100, 1000)
+
+
+def _sound_trials(quick: bool) -> list[Trial]:
+    found: list[Trial] = []
+    for name in ("digits",) if quick else ("digits", "mnist"):
+        for own in SOUND.values():
+            asked = [{}] if own["method"] == "head" else [{"queries": count} for count in QUESTIONS]
+            for count in asked[-1:] if quick else asked:
+                more: dict[str, Setting] = {**own, **count, **({"small": True} if quick else {})}
+                found += [
+                    Trial.of("sound", seed, data=name, epsilon=1.0, **more)
+                    for seed in SEEDS[: _sound_seeds(name, quick)]
+                ]
+    return sorted(found, key=lambda trial: (trial["data"], trial.seed))
+
+
+def _sound_seeds(name: str, quick: bool) -> int:
+    return 1 if quick else 5 if name == "digits" else 3
+
+
+def _show_sound(found: Found) -> ItemResult:
+    """Accuracy by how many questions are answered in all; one head answers any number of them."""
+    small: dict[str, Setting] = {"small": True} if found.quick else {}
+    rows, there, wanted = [], 0, 0
+    for name in ("digits",) if found.quick else ("digits", "mnist"):
+        for words, own in SOUND.items():
+            cells = []
+            for count in QUESTIONS[-1:] if found.quick else QUESTIONS:
+                asked = {} if own["method"] == "head" else {"queries": count}
+                ours = found.figure("sound", "others", data=name, epsilon=1.0, **own, **asked, **small)
+                wanted, there = wanted + 1, there + (ours is not None)
+                cells.append(NOT_RUN if ours is None else ours.text())
+            rows.append((name, words, *cells))
+    if not there:
+        return ItemResult("not run")
+    columns = ("data", "method", *(f"{count:,} questions" for count in (QUESTIONS[-1:] if found.quick else QUESTIONS)))
+    return ItemResult("beside it", f"{there} of {wanted} figures", columns, tuple(rows))
+
+
 def _show_noise(found: Found) -> ItemResult:
     rows = []
     for records in (1200, 10_000):
@@ -560,13 +615,14 @@ def _printed(value: float | None) -> str:
 def _together(trial: Trial) -> object:
     """The networks and the attacker's models of one division of the records."""
     asked = dict(trial.settings)
-    return (asked["data"], trial.seed, is_small(trial)) if "data" in asked else None
+    own = trial.experiment in ("court", "sound")
+    return None if own else (asked["data"], trial.seed, is_small(trial))
 
 
 PAPER = Paper(
     "answers",
     "Lu et al. 2021, the convexified loss",
-    {"network": network, "leakage": leakage, "noise": noise, "dp-sgd": dp_sgd, "court": court},
+    {"network": network, "leakage": leakage, "noise": noise, "dp-sgd": dp_sgd, "court": court, "sound": sound},
     (
         Item("table-5", "accuracy and leakage without noise", "25 figures of five data sets", _table_5, _show_table_5),
         Item("table-6", "sensitivities", "44 figures of eleven data sets", lambda quick: (), _show_table_6),
@@ -582,7 +638,8 @@ PAPER = Paper(
         Item("dp-sgd-noise", "noise multipliers of the four compositions", "none", lambda quick: (), _show_noise),
         Item("learning-rate", "CIFAR-10 at smaller learning rates", "none", _rates, _show_rates),
         Item("court", "one answer in court", "claims ε = 1", _court, _show_court),
+        Item("sound", "the sound methods by how many questions they answer", "none", _sound_trials, _show_sound),
     ),
-    tuple(DATA),
+    (*DATA, "digits"),
     together=_together,
 )  # fmt: skip
