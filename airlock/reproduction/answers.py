@@ -559,11 +559,12 @@ SOUND: dict[str, dict[str, Setting]] = {
     "`votes`": {"method": "votes"},
 }
 QUESTIONS = (10, 100, 1000)
+_SOUND_DATA = ("digits", "adult", "mnist")
 
 
 def _sound_trials(quick: bool) -> list[Trial]:
     found: list[Trial] = []
-    for name in ("digits",) if quick else ("digits", "mnist"):
+    for name in _SOUND_DATA[:1] if quick else _SOUND_DATA:
         for own in SOUND.values():
             asked = [{}] if own["method"] == "head" else [{"queries": count} for count in QUESTIONS]
             for count in asked[-1:] if quick else asked:
@@ -576,14 +577,14 @@ def _sound_trials(quick: bool) -> list[Trial]:
 
 
 def _sound_seeds(name: str, quick: bool) -> int:
-    return 1 if quick else 5 if name == "digits" else 3
+    return 1 if quick else 3 if name == "mnist" else 5
 
 
 def _show_sound(found: Found) -> ItemResult:
     """Accuracy by how many questions are answered in all; one head answers any number of them."""
     small: dict[str, Setting] = {"small": True} if found.quick else {}
     rows, there, wanted = [], 0, 0
-    for name in ("digits",) if found.quick else ("digits", "mnist"):
+    for name in _SOUND_DATA[:1] if found.quick else _SOUND_DATA:
         for words, own in SOUND.items():
             cells = []
             for count in QUESTIONS[-1:] if found.quick else QUESTIONS:
