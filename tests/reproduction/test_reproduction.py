@@ -163,6 +163,29 @@ def test_two_processes_give_the_rows_of_one(tmp_path: Path) -> None:
     assert rows[0] == rows[1]
 
 
+@pytest.mark.parametrize("name", ["weights", "twin"])
+def test_the_quick_version_of_a_paper_runs_on_a_machine_without_data(name: str, tmp_path: Path) -> None:
+    """All of it but what needs MNIST or CIFAR-10, by the command; its page is then what its rows give."""
+    from typer.testing import CliRunner
+
+    from airlock.cli import app
+
+    line = ["reproduce", name, "--quick", "--out", str(tmp_path), "--data-dir", str(tmp_path), "--device", "cpu"]
+    run = CliRunner().invoke(app, [*line, "--json"])
+    assert run.exit_code == 0
+    said = json.loads(run.stdout)
+    rows = kept_rows(Path(said["rows"]))
+    asked = {trial for item in PAPERS[name].items for trial in item.trials(True)}
+    here = {trial.key for trial in asked if dict(trial.settings).get("data", "digits") == "digits"}
+    assert {row.trial.key for row in rows} == here
+    assert said["ran"] == len(here) > 5
+    assert said["left"] == len(asked) - len(here)
+    assert said["failed"] == said["waiting"] == 0
+    page = Path(said["page"])
+    assert page.read_text("utf-8") == rendered(PAPERS[name], Found(rows, quick=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}-quick.jsonl", f"{name}-quick.md"]
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_no_trial_is_run_under_two_names_and_every_experiment_is_there(name: str) -> None:
     paper = PAPERS[name]
