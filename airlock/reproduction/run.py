@@ -2,7 +2,7 @@
 
     DIR/<paper>.jsonl     the rows, one per line, appended and synced as they come
     DIR/<paper>.md        the page, from the rows and the paper's template alone
-    DIR/<paper>.scratch/  long work that is not done, for the next run; gone once every trial has a row
+    DIR/<paper>.scratch/  long work that is not done, for the next run; gone when a run leaves nothing undone
 
 The quick version has files of its own, <paper>-quick.
 
