@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -19,6 +19,9 @@ from airlock.cli.terminal import (
     translate_errors,
 )
 from airlock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from airlock.reproduction import Reproduced
 
 
 @translate_errors
@@ -47,6 +50,12 @@ def reproduce(
     out: Path = typer.Option(Path("reproduced"), "--out", "-o", help="Folder of the rows and the page."),
     data_dir: Path | None = DataDirOption,
     device: str = typer.Option("auto", "--device", help="auto, cpu or cuda."),
+    jobs: int = typer.Option(
+        1, "--jobs", "-j", help="Trials to run in parallel, each in its own process; they may share a GPU."
+    ),
+    seconds: float | None = typer.Option(
+        None, "--seconds", help="The time limit; what has no row by then is left to the next run.", show_default=False
+    ),
     as_json: bool = JsonOption,
 ) -> None:
     """Run a paper's tables and figures again, beside what it prints; what has a row is not run twice."""
@@ -60,21 +69,32 @@ def reproduce(
     with progress_bar() as progress:
         names = tuple(part for part in only.split(",") if part)
         run = Run(progress=progress)
-        found = run_paper(paper, out, names, quick, data_dir, device, run, lambda line: tell("", line))
+        found = run_paper(paper, out, names, quick, data_dir, device, run, lambda line: tell("", line), seconds, jobs)
     rows = [[name, shown.status, shown.words] for name, shown in found.shown.items()]
     if as_json:
         table = [dict(zip(("item", "status", "words"), row, strict=True)) for row in rows]
         places = {"page": str(found.page), "rows": str(found.rows)}
-        print_json({**places, "ran": found.ran, "left": found.left, "items": table})
-        return
-    print_table(found.paper.title, ["item", "status", ""], rows)
-    print_text(f"{found.page}")
+        counts = {"ran": found.ran, "left": found.left, "failed": found.failed, "waiting": found.waiting}
+        print_json({**places, **counts, "items": table})
+    else:
+        print_table(found.paper.title, ["item", "status", ""], rows)
+        print_text(f"{found.page}")
+        _tell_what_is_left(found)
+    if found.failed:
+        raise typer.Exit(1)
+
+
+def _tell_what_is_left(found: Reproduced) -> None:
     if found.left:
         tell(
             "left:",
             f"{found.left} trials need data that are not here; `airlock datasets` says how to get them.",
             "yellow",
         )
+    if found.waiting:
+        tell("left:", f"the time was over for {found.waiting} trials; the same command goes on with them.", "yellow")
+    if found.failed:
+        tell("failed:", f"{found.failed} trials, which the page names; the same command tries them again.", "red")
 
 
 def _list_papers(as_json: bool, papers: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ class _Worker:
     process: Any
     line: Connection
     task: Any = None
+    last: Any = None
     since: float = field(default_factory=time.monotonic)
 
 
@@ -38,11 +39,19 @@ class Pool(Generic[T, R]):
         jobs: The number of processes.
         work: A module-level function, called in the process; an exception ends the process.
         start: How processes are started.
+        follow: What the process that had this task is to do next, whatever is first in line; None leaves it to the
+            line. For tasks that share what is expensive to make.
     """
 
-    def __init__(self, jobs: int, work: Callable[[T], R], start: Literal["spawn", "fork"] = "spawn") -> None:
+    def __init__(
+        self,
+        jobs: int,
+        work: Callable[[T], R],
+        start: Literal["spawn", "fork"] = "spawn",
+        follow: Callable[[T], T | None] = lambda task: None,
+    ) -> None:
         self._context = multiprocessing.get_context(start)
-        self._jobs, self._work = jobs, work
+        self._jobs, self._work, self._follow = jobs, work, follow
         self._workers: list[_Worker] = []
 
     def run(self, next_task: Callable[[], T | None], deadline: float | None = None) -> Iterator[tuple[T, R | Ended]]:
@@ -61,14 +70,19 @@ class Pool(Generic[T, R]):
 
     def _feed(self, next_task: Callable[[], T | None]) -> bool:
         """Give every idle process a task; returns whether any process is busy."""
-        while sum(worker.task is not None for worker in self._workers) < self._jobs:
-            task = next_task()
-            if task is None:
-                break
-            worker = next((one for one in self._workers if one.task is None), None) or self._hire()
+        for worker in self._workers:
+            if worker.task is None:
+                task = self._follow(worker.last)
+                self._give(worker, next_task() if task is None else task)
+        while len(self._workers) < self._jobs and (task := next_task()) is not None:
+            self._give(self._hire(), task)
+        return any(worker.task is not None for worker in self._workers)
+
+    @staticmethod
+    def _give(worker: _Worker, task: T | None) -> None:
+        if task is not None:
             worker.task, worker.since = task, time.monotonic()
             worker.line.send(task)
-        return any(worker.task is not None for worker in self._workers)
 
     def _hire(self) -> _Worker:
         ours, theirs = self._context.Pipe()
@@ -92,7 +106,7 @@ class Pool(Generic[T, R]):
             except (EOFError, OSError):
                 yield self._dismiss(worker), "crashed"
                 continue
-            task, worker.task = worker.task, None
+            task, worker.task, worker.last = worker.task, None, worker.task
             yield task, found
 
     def _dismiss(self, worker: _Worker) -> T:

@@ -36,6 +36,7 @@ from airlock.papers.answers.formulas import (
 )
 from airlock.papers.answers.neuron import Floats, NeuronAnswerer, keep
 from airlock.papers.answers.published import Published, case_of_answer
+from airlock.reproduction.noise_levels import train_at_noise_levels
 from airlock.reproduction.paper import (
     NOT_RUN,
     Figures,
@@ -56,15 +57,12 @@ from airlock.reproduction.paper import (
     in_court,
     is_small,
     opened,
+    released,
     show_court,
 )
 from airlock.training import (
     Ensemble,
-    Poisson,
-    PrivateGradients,
-    Recipe,
     Resident,
-    fit,
     predict,
     train_together,
 )
@@ -194,18 +192,7 @@ def noise(trial: Trial, place: Workplace) -> Figures:
 def dp_sgd(trial: Trial, place: Workplace) -> Figures:
     """DP-SGD's accuracy loss and leakage, at the noise that a composition asks for."""
     world = _world(trial, place)
-    channel = world.channel(epsilon=trial["epsilon"])
-    s, n = channel.settings, len(world.split.private)
-    multiplier = noise_of(trial["composition"], s.epochs, trial["epsilon"], n, s.batch_size)
-    net, stream = channel.start(), Stream.from_seed(trial.seed).child("dp-sgd", trial["composition"], trial["epsilon"])
-    steps = s.epochs * math.ceil(n / s.batch_size)
-    recipe = Recipe(
-        steps=steps, optimiser="adam", learning_rate=s.learning_rate, weight_decay=2 * s.l2, precision="fp32"
-    )
-    gradients = PrivateGradients(CLIP_NORM, multiplier, s.batch_size, stream.child("gradients"))
-    sampler = Poisson(s.batch_size / n, stream.child("lots"))
-    fit(net, Resident(world.split.private, place.run.device), sampler, gradients, recipe, trial.seed, place.run)
-    net = net.cpu().eval()
+    multiplier, net = world.noisy_network(trial["composition"], trial["epsilon"])
     there = accuracy(net, world.split.test)
     figures = {"noise_multiplier": multiplier, "others": there, "loss": 1 - there / world.baseline}
     if world.attacked:
@@ -221,11 +208,25 @@ def noise_of(composition: str, epochs: int, epsilon: float, records: int, batch_
     return {"naive": naive_noise, "advanced": advanced_noise, "zcdp": zcdp_noise}[composition](epochs, epsilon, delta)
 
 
+def noisy_points(quick: bool) -> list[tuple[str, float]]:
+    """The compositions and ε at which DP-SGD is run."""
+    compositions, epsilons = (COMPOSITIONS[3:], QUICK_EPSILONS) if quick else (COMPOSITIONS, EPSILONS)
+    return [(composition, epsilon) for epsilon in epsilons for composition in compositions]
+
+
 def court(trial: Trial, place: Workplace) -> Figures:
     """Whether one answer's claim is refuted, and after how many pairs of runs (batches of 1,000, 10,000 records)."""
     key = (trial["classes"], trial["noise"])
     case = place.once("case", key, lambda: case_of_answer(Published, 1.0, 1e-5, trial["classes"], noise=trial["noise"]))
     return in_court(trial, case)
+
+
+def sound(trial: Trial, place: Workplace) -> Figures:
+    """A sound method that answers so many questions at a proven ε, with the features that are its default."""
+    own = {key: value for key, value in trial.settings if key in ("queries", "gives")}
+    table = {"channel": "answers", "method": trial["method"], "data": trial["data"], "epsilon": trial["epsilon"]}
+    table |= {"delta": 1e-4 if trial["data"] == "digits" else 1e-5, "settings": own}
+    return released(trial, place, table, SMALL["records"] if is_small(trial) else None)
 
 
 class AnswersWorld(World):
@@ -259,6 +260,22 @@ class AnswersWorld(World):
             return channel.train(self.split.private, channel.objective(channel.alpha), self.place.run)
 
         return self.place.once(f"network {loss}", (self.name, self.seed, self.small, learning_rate), make)
+
+    def noisy_network(self, composition: str, epsilon: float) -> tuple[float, nn.Module]:
+        """The noise multiplier, and the network under DP-SGD; those of all ε and compositions are trained at once."""
+        made = self.place.once("dp-sgd", (self.name, self.seed, self.small), self._noisy_networks)
+        return made[composition, epsilon]
+
+    def _noisy_networks(self) -> dict[tuple[str, float], tuple[float, nn.Module]]:
+        channel, n = self.channel(), len(self.split.private)
+        s, asked = channel.settings, noisy_points(self.small)
+        multipliers = [noise_of(composition, s.epochs, epsilon, n, s.batch_size) for composition, epsilon in asked]
+        nets = train_at_noise_levels(
+            channel.start(), Resident(self.split.private, self.place.run.device), multipliers, self.place.run,
+            steps=s.epochs * math.ceil(n / s.batch_size), lot=s.batch_size, clip_norm=CLIP_NORM,
+            learning_rate=s.learning_rate, weight_decay=2 * s.l2, seed=model_seed(self.seed, 0),
+        )  # fmt: skip
+        return dict(zip(asked, zip(multipliers, nets, strict=True), strict=True))
 
     @property
     def baseline(self) -> float:
@@ -437,8 +454,8 @@ def _figure(name: str, number: int) -> Item:
         for epsilon in epsilons:
             for kind in NOISES:
                 found += _trials("noise", name, quick, noise=kind, epsilon=epsilon)
-            for composition in COMPOSITIONS[3:] if quick else COMPOSITIONS:
-                found += _trials("dp-sgd", name, quick, composition=composition, epsilon=epsilon)
+        for composition, epsilon in noisy_points(quick):
+            found += _trials("dp-sgd", name, quick, composition=composition, epsilon=epsilon)
         return sorted(found, key=lambda trial: trial.seed)
 
     return Item(f"figure-{number}", f"{known.words}: accuracy loss and leakage by ε", "curves", trials,
@@ -535,6 +552,53 @@ def _show_court(found: Found) -> ItemResult:
     return show_court(found, cases, "one answer")
 
 
+SOUND: dict[str, dict[str, Setting]] = {
+    "`head`": {"method": "head"},
+    "`per-query`, logits": {"method": "per-query", "gives": "logits"},
+    "`per-query`, label": {"method": "per-query", "gives": "label"},
+    "`votes`": {"method": "votes"},
+}
+QUESTIONS = (10, 100, 1000)
+_SOUND_DATA = ("digits", "adult", "mnist")
+
+
+def _sound_trials(quick: bool) -> list[Trial]:
+    found: list[Trial] = []
+    for name in _SOUND_DATA[:1] if quick else _SOUND_DATA:
+        for own in SOUND.values():
+            asked = [{}] if own["method"] == "head" else [{"queries": count} for count in QUESTIONS]
+            for count in asked[-1:] if quick else asked:
+                more: dict[str, Setting] = {**own, **count, **({"small": True} if quick else {})}
+                found += [
+                    Trial.of("sound", seed, data=name, epsilon=1.0, **more)
+                    for seed in SEEDS[: _sound_seeds(name, quick)]
+                ]
+    return sorted(found, key=lambda trial: (trial["data"], trial.seed))
+
+
+def _sound_seeds(name: str, quick: bool) -> int:
+    return 1 if quick else 3 if name == "mnist" else 5
+
+
+def _show_sound(found: Found) -> ItemResult:
+    """Accuracy by how many questions are answered in all; one head answers any number of them."""
+    small: dict[str, Setting] = {"small": True} if found.quick else {}
+    rows, there, wanted = [], 0, 0
+    for name in _SOUND_DATA[:1] if found.quick else _SOUND_DATA:
+        for words, own in SOUND.items():
+            cells = []
+            for count in QUESTIONS[-1:] if found.quick else QUESTIONS:
+                asked = {} if own["method"] == "head" else {"queries": count}
+                ours = found.figure("sound", "others", data=name, epsilon=1.0, **own, **asked, **small)
+                wanted, there = wanted + 1, there + (ours is not None)
+                cells.append(NOT_RUN if ours is None else ours.text())
+            rows.append((name, words, *cells))
+    if not there:
+        return ItemResult("not run")
+    columns = ("data", "method", *(f"{count:,} questions" for count in (QUESTIONS[-1:] if found.quick else QUESTIONS)))
+    return ItemResult("beside it", f"{there} of {wanted} figures", columns, tuple(rows))
+
+
 def _show_noise(found: Found) -> ItemResult:
     rows = []
     for records in (1200, 10_000):
@@ -549,10 +613,17 @@ def _printed(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
+def _together(trial: Trial) -> object:
+    """The networks and the attacker's models of one division of the records."""
+    asked = dict(trial.settings)
+    own = trial.experiment in ("court", "sound")
+    return None if own else (asked["data"], trial.seed, is_small(trial))
+
+
 PAPER = Paper(
     "answers",
     "Lu et al. 2021, the convexified loss",
-    {"network": network, "leakage": leakage, "noise": noise, "dp-sgd": dp_sgd, "court": court},
+    {"network": network, "leakage": leakage, "noise": noise, "dp-sgd": dp_sgd, "court": court, "sound": sound},
     (
         Item("table-5", "accuracy and leakage without noise", "25 figures of five data sets", _table_5, _show_table_5),
         Item("table-6", "sensitivities", "44 figures of eleven data sets", lambda quick: (), _show_table_6),
@@ -568,6 +639,8 @@ PAPER = Paper(
         Item("dp-sgd-noise", "noise multipliers of the four compositions", "none", lambda quick: (), _show_noise),
         Item("learning-rate", "CIFAR-10 at smaller learning rates", "none", _rates, _show_rates),
         Item("court", "one answer in court", "claims ε = 1", _court, _show_court),
+        Item("sound", "the sound methods by how many questions they answer", "none", _sound_trials, _show_sound),
     ),
-    tuple(DATA),
+    (*DATA, "digits"),
+    together=_together,
 )  # fmt: skip

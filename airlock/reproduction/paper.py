@@ -67,6 +67,7 @@ class KeptRow:
         commit: The commit of the source it was run by, with "+" if there were changes on top; else the version.
         device: What it was computed on, and by which torch.
         seconds: Of the clock.
+        failed: Why nothing came out; "" if something did. Such a trial is run again by the next run.
     """
 
     trial: Trial
@@ -74,13 +75,14 @@ class KeptRow:
     commit: str
     device: str
     seconds: float
+    failed: str = ""
 
     def to_json(self) -> str:
         """One line."""
         trial = self.trial
         row = {"experiment": trial.experiment, "settings": dict(trial.settings), "seed": trial.seed}
         more = {"figures": dict(self.figures), "commit": self.commit, "device": self.device, "seconds": self.seconds}
-        return json.dumps(row | more)
+        return json.dumps(row | more | ({"failed": self.failed} if self.failed else {}))
 
     @classmethod
     def from_json(cls, line: str) -> KeptRow:
@@ -93,7 +95,8 @@ class KeptRow:
             found = json.loads(line)
             trial = Trial.of(str(found["experiment"]), int(found["seed"]), **found["settings"])
             figures = {str(name): float(value) for name, value in found["figures"].items()}
-            return cls(trial, figures, str(found["commit"]), str(found["device"]), float(found["seconds"]))
+            said = str(found.get("failed", ""))
+            return cls(trial, figures, str(found["commit"]), str(found["device"]), float(found["seconds"]), said)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no row: {error}") from error
 
@@ -104,10 +107,12 @@ class Workplace:
     Args:
         data_dir: The folder of the named data sets.
         run: Device and progress.
+        folder: Where long work is kept until all trials have rows, for the next run to go on from; without one, it is
+            lost with the process.
     """
 
-    def __init__(self, data_dir: Path | None, run: Run) -> None:
-        self.data_dir, self.run = data_dir, run
+    def __init__(self, data_dir: Path | None, run: Run, folder: Path | None = None) -> None:
+        self.data_dir, self.run, self.folder = data_dir, run, folder
         self._kept: dict[str, tuple[object, Any]] = {}
 
     def once(self, name: str, key: object, make: Callable[[], T]) -> T:
@@ -177,8 +182,17 @@ class Found:
     def __post_init__(self) -> None:
         table: dict[tuple[str, tuple[tuple[str, Setting], ...]], dict[int, Figures]] = {}
         for row in self.rows:
+            if row.failed:
+                continue
             table.setdefault((row.trial.experiment, row.trial.settings), {})[row.trial.seed] = row.figures
         object.__setattr__(self, "_by", table)
+
+    @property
+    def failed(self) -> tuple[KeptRow, ...]:
+        """Trials that failed and have not been run since; of several failures the last one."""
+        right = {row.trial.key for row in self.rows if not row.failed}
+        last = {row.trial.key: row for row in self.rows if row.failed and row.trial.key not in right}
+        return tuple(last.values())
 
     def figure(self, experiment: str, name: str, **settings: Setting) -> Spread | None:
         """One figure over all seeds there are; None if there is no row with it."""
@@ -247,6 +261,9 @@ class Paper:
         experiments: What turns a trial into figures, by name.
         items: Tables and figures, in the paper's order.
         sources: The named data sets that its trials read.
+        together: What a trial shares that takes long to make; trials with the same are run one after another in one
+            process, and None shares nothing.
+        order: Trials are run by this, and as items name them where it is the same.
     """
 
     name: str
@@ -254,6 +271,8 @@ class Paper:
     experiments: Mapping[str, Callable[[Trial, Workplace], Figures]]
     items: tuple[Item, ...]
     sources: tuple[str, ...]
+    together: Callable[[Trial], object] = lambda trial: None
+    order: Callable[[Trial], Any] = lambda trial: trial.seed
 
 
 def opened(table: dict[str, Any], place: Workplace, most: int | None = None) -> tuple[ReleaseConfig, Facts, Split]:

@@ -1,23 +1,30 @@
 """Running what is missing of a paper, keeping every run as a row, and writing the page.
 
-    DIR/<paper>.jsonl   the rows, one per line, appended and synced as they come
-    DIR/<paper>.md      the page, from the rows and the paper's template alone
+    DIR/<paper>.jsonl     the rows, one per line, appended and synced as they come
+    DIR/<paper>.md        the page, from the rows and the paper's template alone
+    DIR/<paper>.scratch/  long work that is not done, for the next run; gone when a run leaves nothing undone
 
 The quick version has files of its own, <paper>-quick.
 
 A trial that has a row is not run again, so an interrupted run goes on where it was. A line that was cut off by a crash
-is left out, and its trial is run again.
+is left out, and its trial is run again. So is a trial that failed: its row says why, and so does the page. Rows of
+several machines are put together by appending one file to the other.
+
+A trial runs on one thread, which is faster for networks as small as these and makes its row the same on any number of
+cores; several trials run at once in processes of their own, on one GPU if there is one.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import platform
 import re
+import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -27,15 +34,20 @@ import torch
 
 from airlock._version import VERSION
 from airlock.bundle.files import output_error, replace_file
+from airlock.comparison.pool import Ended, Pool
 from airlock.data.sources import named
-from airlock.errors import ConfigError, OutputError
+from airlock.errors import AirlockError, ConfigError, Interrupted, OutputError
 from airlock.reproduction import answers, features, student, twin, weights
-from airlock.reproduction.paper import Found, Item, ItemResult, KeptRow, Paper, Workplace
+from airlock.reproduction.paper import Figures, Found, Item, ItemResult, KeptRow, Paper, Trial, Workplace
+from airlock.threads import one_thread
 from airlock.training import Run
-from airlock.training.devices import choose_device
+from airlock.training.devices import choose_device, give_back, share_gpu
+from airlock.training.loop import Progress
 
 PAPERS = {paper.name: paper for paper in (weights.PAPER, twin.PAPER, student.PAPER, features.PAPER, answers.PAPER)}
 Say = Callable[[str], None]
+CRASHED = "Its process ended without a word, as when memory runs out."
+_SAID = 300  # characters of a reason at most
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,8 @@ class Reproduced:
         shown: What each item shows, by its name.
         ran: How many trials were run this time.
         left: How many could not be run, because data are missing.
+        failed: How many failed.
+        waiting: How many the time was too short for.
     """
 
     paper: Paper
@@ -57,6 +71,8 @@ class Reproduced:
     shown: dict[str, ItemResult]
     ran: int
     left: int
+    failed: int = 0
+    waiting: int = 0
 
 
 def named_paper(name: str) -> Paper:
@@ -98,6 +114,8 @@ def reproduce(
     device: str = "auto",
     run: Run | None = None,
     say: Say = lambda line: None,
+    seconds: float | None = None,
+    jobs: int = 1,
 ) -> Reproduced:
     """Run what is missing of a paper's items, and write its page.
 
@@ -108,33 +126,227 @@ def reproduce(
         quick: The small version of every item.
         data_dir: The folder of the named data sets.
         device: "auto", "cpu" or "cuda".
-        run: For its progress.
+        run: For its progress; there is none with several jobs.
         say: Called with a line for each trial.
+        seconds: The time limit; a trial that is running then is lost, and the rows that are kept stand.
+        jobs: How many trials run at once; above 1, each in a process of its own.
+
+    Raises:
+        ConfigError: There is no such paper, item or device, or the limits make no sense.
+        OutputError: The folder cannot be written to, or holds something else.
+        Interrupted: Ctrl-C; the rows that are kept stand.
     """
+    begin = time.monotonic()
     paper = named_paper(name)
     items = chosen_items(paper, only)
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise ConfigError("device auto, cpu or cuda", f"'{device}'")
-    name = stem(paper, quick)
-    place = Workplace(data_dir, replace(run or Run(), device=choose_device(device)))
+    if jobs < 1 or not (seconds is None or seconds > 0):
+        raise ConfigError("at least one job, and a time limit above 0", f"{jobs} and {seconds}")
+    name, deadline = stem(paper, quick), None if seconds is None else begin + seconds
+    scratch = out / f"{name}.scratch"
+    work = Work(paper.name, data_dir, device, scratch.absolute(), jobs)
+    made = _device(choose_device(device))
+    page = out / f"{name}.md"
     with _Rows(out, out / f"{name}.jsonl") as rows:
-        wanted = list(dict.fromkeys(trial for item in items for trial in item.trials(quick)))
+        wanted = sorted(dict.fromkeys(trial for item in items for trial in item.trials(quick)), key=paper.order)
         missing = [trial for trial in wanted if trial.key not in rows.keys]
         here = {source for source in paper.sources if _is_here(source, data_dir)}
         able = [trial for trial in missing if dict(trial.settings).get("data") in {None, *here}]
         say(f"{paper.name}: {len(wanted)} trials, {len(wanted) - len(missing)} are kept, {len(able)} to run")
-        for count, trial in enumerate(able, 1):
-            begin = time.monotonic()
-            figures = paper.experiments[trial.experiment](trial, place)
-            seconds = round(time.monotonic() - begin, 1)
-            rows.keep(KeptRow(trial, figures, _commit(), _device(place.run.device), seconds))
-            words = ", ".join(f"{key} {value}" for key, value in trial.settings)
-            say(f"{count}/{len(able)} {trial.experiment}: {words}, seed {trial.seed} ({seconds:g} s)")
-        found = Found(tuple(rows.found), quick)
-    page = out / f"{name}.md"
-    replace_file(page, rendered(paper, found))
+        line, ran, failed, commit = TrialQueue(able, paper, deadline), 0, 0, _commit()
+        try:
+            for trial, outcome in _ran(line, work, run or Run()):
+                if outcome == "overtime":
+                    line.give_back(trial)
+                    continue
+                if isinstance(outcome, str):
+                    line.release(trial)
+                    outcome = TrialResult({}, 0.0, CRASHED)
+                rows.keep(KeptRow(trial, outcome.figures, commit, made, outcome.seconds, outcome.failed))
+                ran, failed = ran + 1, failed + bool(outcome.failed)
+                said = f"failed: {outcome.failed}" if outcome.failed else f"{outcome.seconds:g} s"
+                say(f"{ran}/{len(able)} {in_words(trial)} ({said})")
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(
+                "to finish the runs",
+                f"Ctrl-C after {ran} of {len(able)} trials",
+                "The rows that are kept stand.",
+                "Run the same command again to continue.",
+            ) from None
+        finally:
+            found = Found(tuple(rows.found), quick)
+            replace_file(page, rendered(paper, found))
+        if not line.waiting and not failed:
+            shutil.rmtree(scratch, ignore_errors=True)
     shown = {item.name: _shown(item, found) for item in items}
-    return Reproduced(paper, page, rows.path, shown, len(able), len(missing) - len(able))
+    return Reproduced(paper, page, rows.path, shown, ran, len(missing) - len(able), failed, line.waiting)
+
+
+def in_words(trial: Trial) -> str:
+    """A trial in a line."""
+    words = ", ".join(f"{key} {value}" for key, value in trial.settings)
+    return f"{trial.experiment}: {words}, seed {trial.seed}"
+
+
+# What runs a trial.
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What came of a trial.
+
+    Args:
+        figures: What came out.
+        seconds: Of the clock.
+        failed: Why nothing came out; "" if something did.
+    """
+
+    figures: Figures
+    seconds: float
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a process must know to run trials.
+
+    Args:
+        paper: Whose.
+        data_dir: The folder of the named data sets.
+        device: Its name.
+        scratch: Where unfinished work is kept.
+        jobs: How many processes there are.
+    """
+
+    paper: str
+    data_dir: Path | None
+    device: str
+    scratch: Path
+    jobs: int
+
+    def place(self, run: Run) -> Workplace:
+        """Where this process runs trials."""
+        return Workplace(self.data_dir, replace(run, device=choose_device(self.device)), self.scratch)
+
+
+class _OutOfTimeError(BaseException):
+    """The deadline has passed, noticed in the middle of a training; no failure of a trial."""
+
+
+class TrialQueue:
+    """The trials that are to be run, in order; those that share something stay with the process that has it.
+
+    Args:
+        trials: In order.
+        paper: Whose.
+        deadline: On the monotonic clock; None if there is none.
+    """
+
+    def __init__(self, trials: Sequence[Trial], paper: Paper, deadline: float | None) -> None:
+        self.deadline, self._paper = deadline, paper
+        self._groups: dict[object, list[Trial]] = {}
+        self._taken: set[object] = set()
+        for trial in trials:
+            self._groups.setdefault(self._key(trial), []).append(trial)
+
+    def _key(self, trial: Trial) -> object:
+        shared = self._paper.together(trial)
+        return trial.key if shared is None else (shared,)
+
+    @property
+    def waiting(self) -> int:
+        """How many trials nobody has taken."""
+        return sum(map(len, self._groups.values()))
+
+    def _over(self) -> bool:
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    def next(self) -> Trial | None:
+        """The first trial of the first group that no process has; None if there is none, or no time."""
+        for key, trials in self._groups.items():
+            if key not in self._taken and trials and not self._over():
+                self._taken.add(key)
+                return trials.pop(0)
+        return None
+
+    def follow(self, trial: Trial) -> Trial | None:
+        """The next one of the same group."""
+        rest = self._groups[self._key(trial)]
+        return rest.pop(0) if rest and not self._over() else None
+
+    def release(self, trial: Trial) -> None:
+        """The process that had this group is gone."""
+        self._taken.discard(self._key(trial))
+
+    def give_back(self, trial: Trial) -> None:
+        """It was not run after all."""
+        self._groups[self._key(trial)].insert(0, trial)
+
+
+def _ran(line: TrialQueue, work: Work, run: Run) -> Iterator[tuple[Trial, TrialResult | Ended]]:
+    """Run the queue, here or in several processes."""
+    if work.jobs > 1:
+        yield from Pool(work.jobs, functools.partial(_in_process, work), follow=line.follow).run(
+            line.next, line.deadline
+        )
+        return
+    place = work.place(replace(run, progress=_until(line.deadline, run.progress)))
+    trial = line.next()
+    while trial is not None:
+        try:
+            yield trial, run_trial(PAPERS[work.paper], trial, place)
+        except _OutOfTimeError:
+            yield trial, "overtime"
+        trial = line.follow(trial) or line.next()
+
+
+def run_trial(paper: Paper, trial: Trial, place: Workplace) -> TrialResult:
+    """One trial; a failure is an outcome too, and Ctrl-C is not."""
+    begin = time.monotonic()
+    figures: Figures = {}
+    failed = ""
+    try:
+        with one_thread():
+            figures = paper.experiments[trial.experiment](trial, place)
+    except Interrupted:
+        raise
+    except Exception as error:  # noqa: BLE001 - one failing trial does not end the run
+        said = " ".join(str(error).split())
+        named_so = "" if isinstance(error, AirlockError) else f"{type(error).__name__}: "
+        failed = (named_so + said)[:_SAID] or type(error).__name__
+    return TrialResult(figures, round(time.monotonic() - begin, 1), failed)
+
+
+_places: dict[Work, Workplace] = {}
+
+
+def _in_process(work: Work, trial: Trial) -> TrialResult:
+    """A trial in one of several processes, which keeps what its trials share."""
+    if work not in _places:
+        share_gpu(work.jobs)
+        _places[work] = work.place(Run())
+    try:
+        return run_trial(PAPERS[work.paper], trial, _places[work])
+    finally:  # otherwise other processes could not use that memory
+        give_back()
+
+
+def _until(deadline: float | None, progress: Progress | None) -> Progress | None:
+    """A progress callback that ends a trial at the deadline."""
+    if deadline is None:
+        return progress
+
+    def report(label: str, done: int, total: int) -> None:
+        if time.monotonic() > deadline:
+            raise _OutOfTimeError
+        if progress:
+            progress(label, done, total)
+
+    return report
+
+
+# The page and the rows.
 
 
 def rendered(paper: Paper, found: Found) -> str:
@@ -145,17 +357,23 @@ def rendered(paper: Paper, found: Found) -> str:
         loader=loader, autoescape=False, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
     )
     shown = {item.name: _shown(item, found) for item in paper.items}
-    devices = sorted({row.device for row in found.rows})
-    kept = {row.trial.key for row in found.rows}
+    rows = [row for row in found.rows if not row.failed]
+    devices, kept = sorted({row.device for row in rows}), {row.trial.key for row in rows}
     missing = {item.name: sum(trial.key not in kept for trial in item.trials(found.quick)) for item in paper.items}
-    return environment.get_template(f"{paper.name}.md.j2").render(
+    page = environment.get_template(f"{paper.name}.md.j2").render(
         paper=paper,
         shown=shown,
         missing=missing,
         quick=found.quick,
-        count=len(found.rows),
+        count=len(rows),
         devices=devices,
         rows=f"{stem(paper, found.quick)}.jsonl",
+    )
+    if not found.failed:
+        return page
+    lines = [f"- {in_words(row.trial)}: {row.failed}" for row in found.failed]
+    return "\n".join(
+        [page.rstrip("\n"), "", "## Runs that failed", "They are tried again by the next run.", "", *lines, ""]
     )
 
 
@@ -225,7 +443,8 @@ class _Rows:
 
     def _add(self, row: KeptRow) -> None:
         self.found.append(row)
-        self.keys.add(row.trial.key)
+        if not row.failed:
+            self.keys.add(row.trial.key)
 
 
 def _commit() -> str:

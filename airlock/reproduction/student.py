@@ -886,6 +886,13 @@ def _show_membership(found: Found) -> ItemResult:
     return ItemResult("beside it", words, ("network", "attack", "AUC over the seeds"), tuple(rows))
 
 
+def _together(trial: Trial) -> object:
+    """The teachers of a student."""
+    asked = dict(trial.settings)
+    taught = trial.experiment in ("published", "noise", "membership")
+    return (asked["data"], asked["layout"], trial.seed, "small" in asked) if taught else None
+
+
 PAPER = Paper(
     "student",
     "Wang et al. 2019, RONA: private model compression via knowledge distillation",
@@ -916,4 +923,5 @@ PAPER = Paper(
         Item("membership", "membership inference on digits", "none", _membership, _show_membership),
     ),
     ("digits", *DATA),
+    together=_together,
 )  # fmt: skip

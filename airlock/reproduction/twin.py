@@ -17,12 +17,13 @@ stage cost, and how good it was, is the curve. Of three learning rates the best 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -155,9 +156,17 @@ class TwinWorld(World):
         table |= {"epsilon": 1.0, "delta": 1e-5, "split": dict(known.split), "settings": settings}
         self.config, self.facts, self.split = opened(table, place, SMALL_RECORDS if small else None)
         self.epochs = (1,) if small else known.epochs
-        self._folder = Path(tempfile.mkdtemp(prefix="airlock-reproduce-"))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder = self._place_of_models()
         self._collection: Collection | None = None
+
+    def _place_of_models(self) -> Path:
+        """Where the models are: what an interrupted run left there is gone on from."""
+        if self.place.folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="airlock-reproduce-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            return folder
+        known = f"{self.config.model_dump_json()} {len(self.split.private)} {self.epochs} {self.place.run.device.type}"
+        return self.place.folder / f"{self.name}-{self.seed}-{hashlib.sha256(known.encode()).hexdigest()[:12]}"
 
     def channel(self, epsilon: float = 1.0, **settings: Setting) -> Published:
         """The method at an ε and other settings."""
@@ -174,7 +183,8 @@ class TwinWorld(World):
         stages = {one: min(channel.recipe.steps, one * steps) for one in self.epochs}
         if self._collection is None:
             stops = tuple(stages.values())
-            self._collection = channel.collection(self.split, self.place.run, self._folder / "models", stops)
+            run = replace(self.place.run, checkpoint=self._folder / "unfinished", resume=True)
+            self._collection = channel.collection(self.split, run, self._folder / "models", stops)
         found = self._collection.at(stages[epoch])
         return Slices.of(align(found.ensemble(), device=self.place.run.device).ensemble) if aligned else found
 
@@ -902,6 +912,19 @@ def _show_court(found: Found) -> ItemResult:
     return show_court(found, {"one model more or less": {"epsilon": 1.0}}, "one model")
 
 
+def _together(trial: Trial) -> object:
+    """The collection that a trial looks at; DP-SGD and what is on its own look at none."""
+    asked = dict(trial.settings)
+    alone = trial.experiment == "dp-sgd" or "training" not in asked
+    return None if alone else (asked["training"], trial.seed, is_small(trial))
+
+
+def _order(trial: Trial) -> tuple[int, ...]:
+    """DP-SGD first, whose curves are cheap; sixty epochs of fifty models last."""
+    asked = dict(trial.settings)
+    return trial.experiment != "dp-sgd", str(asked.get("training", "")).endswith("-printed"), trial.seed
+
+
 _M, _C = ("mnist-printed", "mnist"), ("cifar10-printed", "cifar10")
 _OF_A_MODEL = "the runs of figure-4, and seconds a draw"
 
@@ -956,4 +979,6 @@ PAPER = Paper(
         Item("sharded", "the sound counterparts on MNIST", "none", _sharded, _show_sharded, "about an hour on a CPU"),
     ),
     ("mnist", "cifar10", "digits"),
+    together=_together,
+    order=_order,
 )  # fmt: skip

@@ -851,6 +851,13 @@ def _figure(name: str, title: str, data: str, epsilons: Sequence[float], printed
     return Item(name, title, printed, _accuracies(data, epsilons), show, estimate)
 
 
+def _order(trial: Trial) -> tuple[bool, int, bool]:
+    """What the paper prints comes first, and the grid over δ last."""
+    asked = dict(trial.settings)
+    printed = (asked.get("data"), asked.get("epsilon"), asked.get("mechanism")) in PRINTED
+    return "delta" in asked and asked["data"] == "mnist", trial.seed, trial.experiment == "training" and not printed
+
+
 PAPER = Paper(
     "weights",
     "Xiang, Yang and Li 2019, optimised additive noise",
@@ -890,4 +897,5 @@ PAPER = Paper(
              "about 20 minutes on a CPU"),
     ),
     (*DATA, "digits"),
+    order=_order,
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from scipy.optimize import brentq
 from airlock.errors import ConfigError, OutputError
 from airlock.papers.answers.formulas import advanced_noise
 from airlock.reproduction import PAPERS, Found, KeptRow, Trial, rendered, reproduce
-from airlock.reproduction.paper import Spread, compared
+from airlock.reproduction.paper import Spread, Workplace, compared
+from airlock.reproduction.run import TrialQueue, _OutOfTimeError, _until, run_trial
+from airlock.training import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "docs/results/reproduced"
@@ -76,6 +79,111 @@ def test_one_run_at_a_time_writes_the_rows(tmp_path: Path) -> None:
 
     with _Rows(tmp_path, tmp_path / "answers.jsonl"), pytest.raises(OutputError, match="another run"):
         reproduce("answers", tmp_path, ["table-6"], device="cpu")
+
+
+def test_a_trial_that_fails_ends_nothing_is_told_and_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper, asked = PAPERS["twin"], list[int]()
+
+    def breaks(trial: Trial, place: Workplace) -> dict[str, float]:
+        asked.append(trial.seed)
+        if trial.seed == 1:
+            raise ValueError("no such\nluck")
+        return {"distance": 1.0}
+
+    own = replace(paper, experiments={**paper.experiments, "k-means": breaks})
+    monkeypatch.setitem(PAPERS, "twin", own)
+    found = reproduce("twin", tmp_path, ["k-means"], quick=True, device="cpu")
+    assert (found.ran, found.failed, found.left, found.waiting) == (2, 1, 0, 0)
+    rows = kept_rows(found.rows)
+    assert [row.failed for row in rows] == ["", "ValueError: no such luck"]
+    page = found.page.read_text("utf-8")
+    assert "k-means: clusters 8, dimensions 1, epsilon 2.0, points 20000, seed 1: ValueError: no such luck" in page
+    monkeypatch.setitem(PAPERS, "twin", paper)
+    again = reproduce("twin", tmp_path, ["k-means"], quick=True, device="cpu")
+    assert (again.ran, again.failed) == (1, 0)
+    assert "luck" not in again.page.read_text("utf-8")
+    assert asked == [0, 1]
+
+
+def test_what_shares_something_stays_with_the_process_that_has_it() -> None:
+    paper = PAPERS["twin"]
+    digits = next(item for item in paper.items if item.name == "digits").trials(False)
+    noisy = [trial for trial in paper.items[7].trials(False) if trial.experiment == "dp-sgd"]
+    line = TrialQueue([*digits, *noisy], paper, None)
+    first, second = line.next(), line.next()
+    assert first is not None
+    assert second is not None
+    own = [first]
+    while (trial := line.follow(own[-1])) is not None:
+        own.append(trial)
+    assert {(trial["training"], trial.seed) for trial in own} == {("digits", 0)}
+    assert (second["training"], second.seed) == ("digits", 1)
+    rest = []
+    while (trial := line.next()) is not None:
+        rest.append(trial)
+        if trial.experiment == "dp-sgd":
+            assert line.follow(trial) is None
+    assert sum(trial.experiment == "dp-sgd" for trial in rest) == len(noisy)
+    line.release(second)  # its process died
+    third = line.next()
+    assert third is not None
+    assert (third["training"], third.seed) == ("digits", 1)
+    line.give_back(third)
+    assert line.follow(second) == third
+
+
+def test_when_the_time_is_over_rows_stand_and_the_rest_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10_000))
+    monkeypatch.setattr("airlock.reproduction.run.time.monotonic", lambda: float(next(clock)))
+    found = reproduce("features", tmp_path, ["figure-8"], quick=True, data_dir=tmp_path, device="cpu", seconds=8.0)
+    assert 0 < found.ran < 6
+    assert found.ran + found.waiting == 6
+    assert len(kept_rows(found.rows)) == found.ran
+    with pytest.raises(ConfigError, match="a time limit above 0"):
+        reproduce("features", tmp_path, ["figure-8"], quick=True, device="cpu", seconds=0.0)
+
+
+def test_a_training_that_the_time_ends_is_run_by_the_next_run(tmp_path: Path) -> None:
+    found = reproduce("weights", tmp_path, ["digits"], quick=True, device="cpu", run=Run(), seconds=1e-9)
+    assert (found.ran, found.waiting) == (0, 4)
+    place = Workplace(None, Run(progress=_until(0.0, None)))
+    with pytest.raises(_OutOfTimeError):
+        run_trial(PAPERS["weights"], PAPERS["weights"].items[-2].trials(True)[0], place)
+
+
+def test_two_processes_give_the_rows_of_one(tmp_path: Path) -> None:
+    rows = []
+    for jobs in (1, 2):
+        found = reproduce("twin", tmp_path / f"{jobs}", ["k-means"], quick=True, device="cpu", jobs=jobs)
+        rows.append({row.trial.key: dict(row.figures) for row in kept_rows(found.rows)})
+        assert (found.ran, found.failed, found.waiting) == (2, 0, 0)
+        assert not (tmp_path / f"{jobs}" / "twin-quick.scratch").exists()
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("name", ["weights", "twin"])
+def test_the_quick_version_of_a_paper_runs_on_a_machine_without_data(name: str, tmp_path: Path) -> None:
+    """All of it but what needs MNIST or CIFAR-10, by the command; its page is then what its rows give."""
+    from typer.testing import CliRunner
+
+    from airlock.cli import app
+
+    line = ["reproduce", name, "--quick", "--out", str(tmp_path), "--data-dir", str(tmp_path), "--device", "cpu"]
+    run = CliRunner().invoke(app, [*line, "--json"])
+    assert run.exit_code == 0
+    said = json.loads(run.stdout)
+    rows = kept_rows(Path(said["rows"]))
+    asked = {trial for item in PAPERS[name].items for trial in item.trials(True)}
+    here = {trial.key for trial in asked if dict(trial.settings).get("data", "digits") == "digits"}
+    assert {row.trial.key for row in rows} == here
+    assert said["ran"] == len(here) > 5
+    assert said["left"] == len(asked) - len(here)
+    assert said["failed"] == said["waiting"] == 0
+    page = Path(said["page"])
+    assert page.read_text("utf-8") == rendered(PAPERS[name], Found(rows, quick=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}-quick.jsonl", f"{name}-quick.md"]
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -49,6 +49,19 @@ def test_models_of_an_earlier_stage_are_other_models_and_alignment_keeps_what_th
         assert torch.allclose(nets[0](x), nets[1](x), atol=1e-4)
 
 
+def test_models_of_a_run_that_was_killed_are_not_trained_again(tmp_path: Path) -> None:
+    steps = list[int]()
+    run = Run(progress=lambda label, done, total: steps.append(done))
+    worlds = [TwinWorld("digits", 0, True, Workplace(None, run, tmp_path)) for _ in range(2)]
+    first = next(worlds[0].slices(1).blocks())[1]
+    trained = len(steps)
+    again = next(worlds[1].slices(1).blocks())[1]
+    assert trained == len(steps) > 0
+    assert torch.equal(first, again)
+    other = TwinWorld("digits", 1, True, Workplace(None, run, tmp_path))
+    assert not torch.equal(next(other.slices(1).blocks())[1], first)
+
+
 def test_corollary_1_holds_below_the_window_that_the_page_names() -> None:
     shown = ITEMS["corollary-1"].show(Found(()))
     most = float(shown.words.rpartition("below ")[2].split()[0])
