@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airlock import methods, nets
+from airlock.auditing.attacks import worst_case
 from airlock.auditing.features.attack import FeatureAttackSettings
 from airlock.auditing.features.release import attack_features
 from airlock.auditing.result import Aim, AttackResult, Audit, ReconstructionResult, View
@@ -20,6 +21,7 @@ from airlock.auditing.run import AuditSettings, attack, attack_answers, attack_q
 from airlock.auditing.target import Target
 from airlock.config import SplitConfig
 from airlock.data import Split
+from airlock.errors import DataError
 from airlock.methods import Artefact, Channel, FeatureSet, Interface, NetworkArtefact, Release
 from airlock.methods.contract import ArtefactKind, Secrets
 from airlock.methods.search import SearchFigures
@@ -81,10 +83,28 @@ CHOSEN_BY = (
 
 
 def _attack_network(network: NetworkArtefact, given: Situation) -> Found:
+    trainings = given.settings.worst_case if given.settings else 0
+    if trainings:
+        worst_case.require(None if given.searched else given.channel)
     audit, scores = _network_attacks(network, given)
     repeated = given.settings is not None and given.settings.like == "search"
     untested = (*(() if repeated else (CHOICE,)), CHOSEN_BY) if given.searched else ()
-    return replace(audit, not_tested=(*audit.not_tested, *untested)), scores
+    audit = replace(audit, not_tested=(*audit.not_tested, *untested))
+    return _with_worst_case(audit, scores, given, trainings) if trainings else (audit, scores)
+
+
+def _with_worst_case(audit: Audit, scores: Secrets, given: Situation, trainings: int) -> Found:
+    """How tight the promise is, on test records: all that the attackers know, and no private record."""
+    run = given.run or Run()
+    folder = run.checkpoint
+    if folder is not None:
+        (folder / "worst-case").mkdir(exist_ok=True, mode=0o700)
+        run = replace(run, checkpoint=folder / "worst-case")
+    try:
+        found, kept = worst_case.worst_case(given.channel, given.split.test, trainings, given.seed, run)
+    except DataError as error:
+        return replace(audit, not_tested=(*audit.not_tested, f"The worst case: it needs {error.expected}.")), scores
+    return replace(audit, worst_case=found), {**scores, "worst-case": kept}
 
 
 def _network_attacks(network: NetworkArtefact, given: Situation) -> Found:

@@ -246,7 +246,14 @@ def _wider(confidence: float, tries: int) -> float:
 # What attacks on membership found, and the whole audit.
 
 _DIGITS = 4
-_DOWN = {"low", "gain_low", "share_low", "epsilon_lower_bound", "could_refute"}
+_DOWN = {
+    "low",
+    "gain_low",
+    "share_low",
+    "epsilon_lower_bound",
+    "epsilon_lower_bound_of_noise",
+    "could_refute",
+}
 _UP = {"high", "gain_high", "share_high", "false_positive_rate_high"}
 
 
@@ -442,6 +449,30 @@ class ExposureResult:
 
 
 @dataclass(frozen=True)
+class WorstCaseResult:
+    """What an attacker shows who chooses the record, all others and where training begins.
+
+    Args:
+        name: Of the attacker, as in "final answers".
+        attacker: What it is assumed to do.
+        runs: How many with the record, and as many without it.
+        epsilon: The proven ε of what was run.
+        epsilon_lower_bound: The largest ε that the runs refute, whatever the mechanism; 0 if none.
+        epsilon_lower_bound_of_noise: The same if it is the planned mechanism with noise of unknown size; None where the
+            kind of its noise is not known.
+        confidence: Of all these bounds together.
+    """
+
+    name: str
+    attacker: str
+    runs: Count
+    epsilon: Epsilon
+    epsilon_lower_bound: Epsilon
+    epsilon_lower_bound_of_noise: Epsilon | None
+    confidence: Proportion
+
+
+@dataclass(frozen=True)
 class Audit:
     """The attacks that were run, and in plain words those that were not.
 
@@ -451,6 +482,7 @@ class Audit:
         features: What attacks on features found; None where no features leave.
         sheet: Pictures with the attackers' reconstructions; not among the figures.
         exposure: Of canary sentences; None unless it was asked for.
+        worst_case: What attackers show who choose the record and all else; empty unless it was asked for.
     """
 
     attacks: tuple[AttackResult, ...]
@@ -458,6 +490,12 @@ class Audit:
     features: Findings | None = None
     sheet: Annotated[ContactSheet | None, Field(exclude=True)] = None
     exposure: ExposureResult | None = None
+    worst_case: Annotated[tuple[WorstCaseResult, ...], Field(max_length=8)] = ()
+
+    @property
+    def worst_case_refutes(self) -> bool:
+        """Whether such an attacker shows more than what is proven, whatever the mechanism; a trial of its own."""
+        return any(one.epsilon_lower_bound > one.epsilon for one in self.worst_case)
 
     @property
     def made(self) -> tuple[AttackResult | ReconstructionResult, ...]:
@@ -487,7 +525,8 @@ class Audit:
     def rounded(self) -> Audit:
         """Only the figures, rounded like those of `AttackResult`."""
         attacks = tuple(attack.rounded() for attack in self.attacks)
-        return Audit(attacks, self.not_tested, _rounded(self.features), exposure=_rounded(self.exposure))
+        exposure, worst_case = _rounded(self.exposure), _rounded(self.worst_case)
+        return Audit(attacks, self.not_tested, _rounded(self.features), exposure=exposure, worst_case=worst_case)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, rounded; the contact sheet is not among them."""

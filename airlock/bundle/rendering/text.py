@@ -30,6 +30,7 @@ from airlock.auditing.result import (
     Findings,
     IdentificationResult,
     ReconstructionResult,
+    WorstCaseResult,
 )
 from airlock.auditing.usefulness import compare_with_blind
 from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, one_in, percent_up, size, times
@@ -705,6 +706,30 @@ def write_on_canaries(found: ExposureResult | None) -> tuple[str, ...]:
     counts = {key: f"{getattr(found, key):,}" for key in ("canaries", "fillings", "secret", "first")}
     verdict = EXPOSED if found.beats_chance else NOT_EXPOSED
     return (CANARIES.format(often=often, verdict=verdict, **numbers, **counts),)
+
+
+WORST_CASE = (
+    "The worst case, in {runs} runs of this training with a crafted record and as many without it, at a proven ε of "
+    "{epsilon}. {lines} None of this bounds what the release itself reveals: these are trainings of their own, on test "
+    "records."
+)
+OF_ATTACKER = "Someone who {attacker}: ε is above {bound}{of_noise}."
+OF_NOISE = ", and above {bound} if the noise is of the planned kind, of whatever size"
+REFUTES = " That is more than what is proven: something is wrong."
+
+
+def write_on_worst_case(found: tuple[WorstCaseResult, ...]) -> tuple[str, ...]:
+    """How tight the promise is: each attacker's bound beside the proven ε; nothing if none was tried."""
+    if not found:
+        return ()
+    lines = []
+    for one in found:
+        known = one.epsilon_lower_bound_of_noise
+        more = "" if known is None else OF_NOISE.format(bound=f"{known:.2f}")
+        line = OF_ATTACKER.format(attacker=one.attacker, bound=f"{one.epsilon_lower_bound:.2f}", of_noise=more)
+        lines.append(line + (REFUTES if one.epsilon_lower_bound > one.epsilon else ""))
+    runs = " or ".join(f"{count:,}" for count in sorted({one.runs for one in found}))
+    return (WORST_CASE.format(runs=runs, epsilon=f"{found[0].epsilon:.2f}", lines=" ".join(lines)),)
 
 
 def _best(found: Findings, view: str) -> ReconstructionResult | None:
