@@ -250,11 +250,12 @@ _DOWN = {
     "low",
     "gain_low",
     "share_low",
+    "apart_low",
     "epsilon_lower_bound",
     "epsilon_lower_bound_of_noise",
     "could_refute",
 }
-_UP = {"high", "gain_high", "share_high", "false_positive_rate_high"}
+_UP = {"high", "gain_high", "share_high", "apart_high", "false_positive_rate_high"}
 
 
 @dataclass(frozen=True)
@@ -473,6 +474,70 @@ class WorstCaseResult:
 
 
 @dataclass(frozen=True)
+class ModelAttributeResult:
+    """How often a column of somebody's row is guessed right from the rest of it, with a model and without.
+
+    Args:
+        attribute: The column.
+        values: How many values it may have.
+        records: How many members were guessed about; a public figure.
+        known: How many other records the attacker learnt from.
+        value: The share of right guesses about members, with the model.
+        low: Lower end of Clopper and Pearson's interval.
+        high: Upper end.
+        blind: The share of right guesses about the same members without the model: by imputation.
+        gain_low: Lower end of an interval for the difference of these two.
+        gain_high: Upper end.
+        others: The share of right guesses with the model about records that were not in the data.
+        apart_low: Lower end of an interval for the difference between members and these.
+        apart_high: Upper end.
+        confidence: Of each interval.
+    """
+
+    attribute: str
+    values: Annotated[int, Field(ge=2)]
+    records: Some
+    known: Count
+    value: Proportion
+    low: Proportion
+    high: Proportion
+    blind: Proportion
+    gain_low: Signed
+    gain_high: Signed
+    others: Proportion
+    apart_low: Signed
+    apart_high: Signed
+    confidence: Proportion
+
+
+@dataclass(frozen=True)
+class PropertyResult:
+    """How often someone who is told two shares of a value among all training records names the true one.
+
+    Args:
+        attribute: The column whose most frequent value it is.
+        share: Of the training records, in one half of the models.
+        other: In the other half.
+        records: How many records a model learnt from.
+        models: How many models were judged.
+        value: The share of right answers; guessing is right half of the time.
+        low: Lower end of Clopper and Pearson's interval.
+        high: Upper end.
+        confidence: Of the interval.
+    """
+
+    attribute: str
+    share: Proportion
+    other: Proportion
+    records: Count
+    models: Some
+    value: Proportion
+    low: Proportion
+    high: Proportion
+    confidence: Proportion
+
+
+@dataclass(frozen=True)
 class Audit:
     """The attacks that were run, and in plain words those that were not.
 
@@ -483,6 +548,8 @@ class Audit:
         sheet: Pictures with the attackers' reconstructions; not among the figures.
         exposure: Of canary sentences; None unless it was asked for.
         worst_case: What attackers show who choose the record and all else; empty unless it was asked for.
+        attributes: Columns of a table that were guessed with the model; empty unless they were asked for.
+        properties: Shares of their values among all records, likewise.
     """
 
     attacks: tuple[AttackResult, ...]
@@ -491,6 +558,8 @@ class Audit:
     sheet: Annotated[ContactSheet | None, Field(exclude=True)] = None
     exposure: ExposureResult | None = None
     worst_case: Annotated[tuple[WorstCaseResult, ...], Field(max_length=8)] = ()
+    attributes: Annotated[tuple[ModelAttributeResult, ...], Field(max_length=64)] = ()
+    properties: Annotated[tuple[PropertyResult, ...], Field(max_length=64)] = ()
 
     @property
     def worst_case_refutes(self) -> bool:
@@ -524,9 +593,16 @@ class Audit:
 
     def rounded(self) -> Audit:
         """Only the figures, rounded like those of `AttackResult`."""
-        attacks = tuple(attack.rounded() for attack in self.attacks)
-        exposure, worst_case = _rounded(self.exposure), _rounded(self.worst_case)
-        return Audit(attacks, self.not_tested, _rounded(self.features), exposure=exposure, worst_case=worst_case)
+        return dataclasses.replace(
+            self,
+            attacks=tuple(attack.rounded() for attack in self.attacks),
+            features=_rounded(self.features),
+            sheet=None,
+            exposure=_rounded(self.exposure),
+            worst_case=_rounded(self.worst_case),
+            attributes=_rounded(self.attributes),
+            properties=_rounded(self.properties),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, rounded; the contact sheet is not among them."""

@@ -117,6 +117,8 @@ class AuditSettings(Frozen):
         fillings: How many others each of them is ranked among.
         worst_case: How many trainings with a crafted record, and as many without, attackers are given who choose the
             worst case (`attacks.worst_case`); none if 0. What leaves plays no part in it.
+        attributes: Columns of a table that are withheld and guessed with the model that leaves, and whose shares among
+            all records are.
     """
 
     shadows: Annotated[int, Field(ge=4, le=10_000), AfterValidator(_even)] = 32
@@ -132,6 +134,7 @@ class AuditSettings(Frozen):
     copies: Annotated[int, Field(ge=1, le=1000)] = 1
     fillings: Annotated[int, Field(ge=10, le=1_000_000)] = 1000
     worst_case: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    attributes: Annotated[tuple[str, ...], Field(max_length=64)] = ()
 
     @model_validator(mode="after")
     def _enough_canaries(self) -> Self:
@@ -462,5 +465,5 @@ def _kept(run: Run, name: str, mark: str, work: Callable[[Run], tuple[Logits, Lo
 def _mark(settings: AuditSettings, seed: int, pool: Records, inside: Mask) -> str:
     """What shadow models depend on, as far as it can differ between two audits of one release."""
     arrays = [torch.from_numpy(np.ascontiguousarray(array)) for array in (pool.x, pool.y, inside)]
-    beside = {"engine", "gpus", "queries", "attacks", "canaries", "copies", "fillings", "worst_case"}
+    beside = {"engine", "gpus", "queries", "attacks", "canaries", "copies", "fillings", "worst_case", "attributes"}
     return f"{settings.model_dump_json(exclude=beside)} {seed} {digest(arrays).hex()}"

@@ -732,6 +732,36 @@ def write_on_worst_case(found: tuple[WorstCaseResult, ...]) -> tuple[str, ...]:
     return (WORST_CASE.format(runs=runs, epsilon=f"{found[0].epsilon:.2f}", lines=" ".join(lines)),)
 
 
+OF_COLUMN = (
+    "What stands in '{attribute}': whoever has the rest of a row, its label and the model is right {value} of the time "
+    "about {records} whose row was in the data ({low} to {high}), and {others} about others; without the model, by "
+    "imputation from {known} other rows, {blind}. {verdict}"
+)
+TELLS_MORE = "The model tells more than other rows do ({gain_low} to {gain_high} more)."
+TELLS_NOTHING = "The model tells no more than other rows do, as far as this many can tell ({gain_low} to {gain_high})."
+OF_MEMBERS = " It tells more about those in the data than about others ({apart_low} to {apart_high} more)."
+OF_SHARE = (
+    "How often '{attribute}' has its most frequent value: someone who is told that it is {share} or {other} of the "
+    "training records is right for {value} of {models} models like this one ({low} to {high}; guessing is right half "
+    "of the time). No guarantee about single people limits what is learnt about all of them."
+)
+
+
+def write_on_columns(audit: Audit) -> tuple[str, ...]:
+    """What was found about columns of a table; nothing if none was asked for."""
+    lines = []
+    for one in audit.attributes:
+        names = ("value", "low", "high", "others", "blind", "gain_low", "gain_high", "apart_low", "apart_high")
+        figures = {name: f"{getattr(one, name):.1%}" for name in names}
+        verdict = (TELLS_MORE if one.gain_low > 0 else TELLS_NOTHING) + (OF_MEMBERS if one.apart_low > 0 else "")
+        counts = {"records": f"{one.records:,}", "known": f"{one.known:,}", "attribute": one.attribute}
+        lines.append(OF_COLUMN.format(verdict=verdict.format(**figures), **figures, **counts))
+    for share in audit.properties:
+        figures = {name: f"{getattr(share, name):.0%}" for name in ("share", "other", "value", "low", "high")}
+        lines.append(OF_SHARE.format(attribute=share.attribute, models=f"{share.models:,}", **figures))
+    return tuple(lines)
+
+
 def _best(found: Findings, view: str) -> ReconstructionResult | None:
     return max((one for one in found.reconstructions if one.view == view), key=lambda one: one.psnr, default=None)
 

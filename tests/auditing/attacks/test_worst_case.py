@@ -85,7 +85,7 @@ def test_a_sound_training_stands() -> None:
 def test_less_noise_is_seen_by_everybody(monkeypatch: Patch) -> None:
     crafted = made(0.5)
     assert crafted.channel.planned.guarantee.epsilon <= 0.5  # calibrated before
-    noise_over(10.0)(monkeypatch)
+    noise_over(50.0)(monkeypatch)
     for name, (one, other) in scores(crafted).items():
         found = tried.measured(crafted.channel, name, one, other)
         assert (found.epsilon_lower_bound_of_noise or 0.0) > 0.5, (name, found)
@@ -109,7 +109,7 @@ def test_whoever_sees_every_step_has_all_that_accounting_allows(lot: int) -> Non
         assert mean == pytest.approx(1.0, abs=0.5)
     found = tried.measured(crafted.channel, tried.EVERY_STEP, one, other, shares=1)
     assert found.epsilon_lower_bound_of_noise is not None
-    assert 0.4 * found.epsilon < found.epsilon_lower_bound_of_noise <= found.epsilon
+    assert 0.1 * found.epsilon < found.epsilon_lower_bound_of_noise <= found.epsilon
 
 
 @pytest.mark.parametrize("kind", [Gaussian, Shaped])
@@ -136,8 +136,8 @@ def test_a_person_is_crafted_where_people_are_protected() -> None:
 
 def test_a_blank_record_without_a_gradient_is_not_taken() -> None:
     """This network has no biases, so the blank record moves nothing."""
-    assert np.abs(made(1.0).canary.x).max() > 0
-    assert made(1.0).reach > 0.9
+    assert np.abs(made(0.5).canary.x).max() > 0
+    assert made(0.5).reach > 0.9
 
 
 def test_scores_are_kept_on_the_way_and_read_back(tmp_path: Path) -> None:
