@@ -428,6 +428,10 @@ class ExposureResult:
         most: The exposure of a sentence that comes first: what this many fillings can show at most.
         first: How many sentences came first.
         confidence: Of the interval.
+        extracted: How many fillings the model says whole when it is told their beginnings.
+        tokens: The share of their tokens that it says.
+        others_extracted: How many of as many sentences that it never saw.
+        others_tokens: The share of these sentences' tokens.
     """
 
     canaries: Annotated[int, Field(ge=2)]
@@ -442,6 +446,10 @@ class ExposureResult:
     most: Annotated[float, Field(ge=0)]
     first: Count
     confidence: Proportion
+    extracted: Count = 0
+    tokens: Proportion = 0.0
+    others_extracted: Count = 0
+    others_tokens: Proportion = 0.0
 
     @property
     def beats_chance(self) -> bool:

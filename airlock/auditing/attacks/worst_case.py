@@ -56,7 +56,7 @@ from airlock.methods.dp_sgd_case import Projection
 from airlock.training import PlainGradients, Poisson, Recipe, Resident, Run, Shuffled, checkpoint, fit
 from airlock.training.ensembles.chunks import read
 from airlock.training.gradients import GradientsOfPeople
-from airlock.training.loop import mix
+from airlock.training.loop import interruption, mix, watch_interrupt
 
 CONFIDENCE = 0.95
 FEWEST = 8  # records on either side, and runs
@@ -298,23 +298,40 @@ def gather(
     label: str,
     run: Run,
     seconds: float = math.inf,
+    seed: int = 0,
 ) -> tuple[Floats, Floats]:
-    """The scores of so many pairs, or of as many as fit into the time; kept in the checkpoint's folder on the way."""
+    """The scores of so many pairs, or of as many as fit into the time; kept in the checkpoint's folder on the way.
+
+    Args:
+        pairs: Gives the next run with the record and the next one without it.
+        count: How many at most.
+        label: For the progress bar and the file.
+        run: Progress, and the folder for a checkpoint.
+        seconds: After which no further pair is begun, if there are the fewest that are of use.
+        seed: Of what the attacker chose: scores of another choice are not continued.
+
+    Raises:
+        Interrupted: Ctrl-C; with a checkpoint folder, the same call continues from there if `run.resume`.
+    """
     kept: list[tuple[Floats, Floats]] = []
     file = run.checkpoint / f"{label.replace(' ', '-')}.safetensors" if run.checkpoint else None
-    mark = {"mark": f"worst case, {label}"}
+    mark = {"mark": f"worst case, {label}, seed {seed}"}
     if file and run.resume and file.exists():
         before = read(file, mark["mark"])
         kept = list(zip(before["one"].numpy(), before["other"].numpy(), strict=True))
     begin = saved = time.monotonic()
-    while len(kept) < count and (time.monotonic() - begin < seconds or len(kept) < FEWEST):
-        one, other = next(pairs)
-        kept.append((np.atleast_1d(np.asarray(one, float)), np.atleast_1d(np.asarray(other, float))))
-        if run.progress:
-            run.progress(f"worst case: {label}", len(kept), count)
-        if file and (time.monotonic() - saved > run.checkpoint_seconds or len(kept) == count):
-            checkpoint.write(file, _stacked(kept), mark)
-            saved = time.monotonic()
+    with watch_interrupt() as interrupted:
+        while len(kept) < count and (time.monotonic() - begin < seconds or len(kept) < FEWEST):
+            one, other = next(pairs)
+            kept.append((np.atleast_1d(np.asarray(one, float)), np.atleast_1d(np.asarray(other, float))))
+            if run.progress:
+                run.progress(f"worst case: {label}", len(kept), count)
+            stop = interrupted() and len(kept) < count
+            if file and (stop or time.monotonic() - saved > run.checkpoint_seconds or len(kept) == count):
+                checkpoint.write(file, _stacked(kept), mark)
+                saved = time.monotonic()
+            if stop:
+                raise interruption(len(kept), count, kept=file is not None)
     found = _stacked(kept)
     return found["one"].numpy(), found["other"].numpy()
 
@@ -371,9 +388,9 @@ def worst_case(
     """
     made = craft(require(channel), known, mix(seed, 3), run)
     stream = Stream.from_system()
-    steps = gather(of_steps(made, stream.child("steps"), run), count, EVERY_STEP, run, seconds / 2)
+    steps = gather(of_steps(made, stream.child("steps"), run), count, EVERY_STEP, run, seconds / 2, seed)
     pairs = of_trainings(made, seed, stream.child("trainings"), run)
-    finals = gather(pairs, count, "trainings", run, seconds / 2)
+    finals = gather(pairs, count, "trainings", run, seconds / 2, seed)
     found = {EVERY_STEP: steps} | {
         name: (finals[0][:, column], finals[1][:, column]) for column, name in enumerate((WEIGHTS, ANSWERS))
     }

@@ -691,7 +691,9 @@ CANARIES = (
     "{canaries} made-up sentences were added {often} to the records of one more training by the same method; what "
     "leaves never saw them. Among {fillings} fillings of {secret} tokens a sentence's own has an exposure of {value} "
     "bits on average ({low} to {high}; {chance} if it had not been there, at most {most}): {verdict}. {first} of them "
-    "came first."
+    "came first. Told the beginning and asked for the likeliest tokens, the model says {extracted} of the fillings "
+    "whole, and {tokens} of their tokens; of as many sentences that it never saw, {others_extracted} and "
+    "{others_tokens}."
 )
 EXPOSED = "the model prefers what it was trained on"
 NOT_EXPOSED = "no more than chance, as far as this many can tell"
@@ -704,6 +706,8 @@ def write_on_canaries(found: ExposureResult | None) -> tuple[str, ...]:
     numbers = {key: f"{getattr(found, key):.2f}" for key in ("value", "low", "high", "chance", "most")}
     often = "once each" if found.copies == 1 else f"{found.copies:,} times each"
     counts = {key: f"{getattr(found, key):,}" for key in ("canaries", "fillings", "secret", "first")}
+    counts |= {key: f"{getattr(found, key):,}" for key in ("extracted", "others_extracted")}
+    numbers |= {key: f"{getattr(found, key):.1%}" for key in ("tokens", "others_tokens")}
     verdict = EXPOSED if found.beats_chance else NOT_EXPOSED
     return (CANARIES.format(often=often, verdict=verdict, **numbers, **counts),)
 

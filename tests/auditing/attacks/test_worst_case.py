@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -20,7 +21,7 @@ from airlock.auditing.result import WorstCaseResult
 from airlock.bundle.rendering.text import write_on_worst_case
 from airlock.config import SplitConfig
 from airlock.data import Facts, Records, Split
-from airlock.errors import ConfigError, DataError
+from airlock.errors import ConfigError, DataError, Interrupted, TrainingError
 from airlock.mechanisms import Stream
 from airlock.methods import dp_sgd_case
 from airlock.methods.answers.head import Head
@@ -130,6 +131,7 @@ def test_a_person_is_crafted_where_people_are_protected() -> None:
     with_it, without = crafted.split(True).private, crafted.split(False).private
     assert len(with_it) == len(without) + 1
     assert with_it.person is not None
+    assert without.person is not None
     assert with_it.person[-1] not in without.person
     assert all(np.isfinite(side).all() for pair in scores(crafted, 8).values() for side in pair)
 
@@ -145,13 +147,27 @@ def test_scores_are_kept_on_the_way_and_read_back(tmp_path: Path) -> None:
     one, other = tried.gather(iter([(float(i), -float(i)) for i in range(9)]), 9, "every step", run)
     assert one[:, 0].tolist() == list(range(9))
 
-    def never() -> Iterator[tuple[float, float]]:
-        raise AssertionError("they were there already")
-        yield 0.0, 0.0
-
-    again = tried.gather(never(), 9, "every step", replace(run, resume=True))
+    never: Iterator[tuple[float, float]] = iter(())  # they were there already
+    again = tried.gather(never, 9, "every step", replace(run, resume=True))
     assert np.array_equal(again[0], one)
     assert np.array_equal(again[1], other)
+
+
+def test_scores_of_another_choice_are_not_continued_and_ctrl_c_keeps_what_is_there(tmp_path: Path) -> None:
+    run = Run(checkpoint=tmp_path)
+
+    def pressed() -> Iterator[tuple[float, float]]:
+        yield 0.0, 1.0
+        signal.raise_signal(signal.SIGINT)
+        yield 2.0, 3.0
+
+    with pytest.raises(Interrupted, match="2 of 9"):
+        tried.gather(pressed(), 9, "every step", run, seed=1)
+    again = replace(run, resume=True)
+    one, _ = tried.gather(iter([(4.0, 5.0)] * 7), 9, "every step", again, seed=1)
+    assert one[:3, 0].tolist() == [0.0, 2.0, 4.0]
+    with pytest.raises(TrainingError):
+        tried.gather(iter([(4.0, 5.0)] * 7), 9, "every step", again, seed=2)
 
 
 def test_time_ends_it_but_not_before_the_fewest_runs() -> None:
