@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import dp_accounting as dpa
 import numpy as np
@@ -480,3 +481,25 @@ def test_nothing_is_excluded_by_nothing() -> None:
     assert fixed_in_family(np.full(100, np.nan), np.full(100, np.nan), family) == 0.0
     assert fixed_in_family(np.zeros(1), np.ones(1), family) == 0.0
     assert fixed_in_family(np.ones(1000), np.zeros(1000), family) > 5.0
+
+
+def test_the_truth_of_a_sampled_and_composed_family_is_rarely_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores are the best there are: log-likelihood ratios of ten steps on lots of a fifth."""
+    monkeypatch.setattr(dp_audit, "_CLOSE", 4.0)  # 1/64, 1/32, …, 1, …: the truth itself is tried
+    noise, share, steps, runs = 1.0, 0.2, 10, 100
+    step = dpa.PoissonSampledDpEvent(share, dpa.GaussianDpEvent(noise))
+    family = less_noise(dpa.SelfComposedDpEvent(step, steps), 1e-5)
+    assert family is not None
+    found = cache(lambda member: family.at(member).chances)
+    chance, wrong, half = np.random.default_rng(13), 0, 0
+
+    def scores(with_record: bool) -> Floats:
+        drawn = (chance.random((runs, steps)) < share) & with_record
+        seen = drawn + noise * chance.normal(size=(runs, steps))
+        return np.asarray(np.log1p(share * np.expm1((seen - 0.5) / noise**2)).sum(1))
+
+    for _ in range(400):
+        excluded = fixed_in_family(scores(True), scores(False), found)
+        wrong, half = wrong + (excluded >= 1.0), half + (excluded >= 0.125)
+    assert wrong <= 20
+    assert half > 200  # and what is far from the truth mostly is
