@@ -21,7 +21,7 @@ from airlock.auditing.features.attack import FeatureAttackSettings
 from airlock.auditing.features.release import attack_features
 from airlock.auditing.members import draw
 from airlock.auditing.result import Aim, AttackResult, Audit, ReconstructionResult, View
-from airlock.auditing.run import AuditSettings, attack, attack_answers, attack_quickly
+from airlock.auditing.run import OF_GROUPS, AuditSettings, attack, attack_answers, attack_quickly
 from airlock.auditing.target import Target
 from airlock.config import SplitConfig
 from airlock.data import Split
@@ -136,7 +136,7 @@ def _with_attributes(audit: Audit, network: NetworkArtefact, given: Situation, c
         audit,
         attributes=tuple(attributes),
         properties=tuple(properties),
-        not_tested=(*audit.not_tested, *untested),
+        not_tested=(*(line for line in audit.not_tested if line != OF_GROUPS or not properties), *untested),
     )
 
 

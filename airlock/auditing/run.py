@@ -85,8 +85,9 @@ NO_CANARIES = (
 )
 UNLIKE = "Shadow models trained under the same noise as what leaves; those that were used know none (--like release)."
 NAMES = {"classification": "classifier", "regression": "regression", "language": "language model"}
+OF_GROUPS = "Attacks on what the model says about groups or attributes rather than about one person's presence."
 NOT_TESTED = (
-    "Attacks on what the model says about groups or attributes rather than about one person's presence.",
+    OF_GROUPS,
     "Whether the training data can be reconstructed from the weights.",
 )
 

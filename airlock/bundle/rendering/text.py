@@ -717,7 +717,9 @@ WORST_CASE = (
     "{epsilon}. {lines} None of this bounds what the release itself reveals: these are trainings of their own, on test "
     "records."
 )
-OF_ATTACKER = "Someone who {attacker}: ε is above {bound}{of_noise}."
+OF_ATTACKER = "Someone who {attacker}: {shown}."
+ABOVE = "ε is above {bound}{of_noise}"
+NOTHING_SHOWN = "so few runs show nothing"
 OF_NOISE = ", and above {bound} if the noise is of the planned kind, of whatever size"
 REFUTES = " That is more than what is proven: something is wrong."
 
@@ -730,7 +732,9 @@ def write_on_worst_case(found: tuple[WorstCaseResult, ...]) -> tuple[str, ...]:
     for one in found:
         known = one.epsilon_lower_bound_of_noise
         more = "" if known is None else OF_NOISE.format(bound=f"{known:.2f}")
-        line = OF_ATTACKER.format(attacker=one.attacker, bound=f"{one.epsilon_lower_bound:.2f}", of_noise=more)
+        above = ABOVE.format(bound=f"{one.epsilon_lower_bound:.2f}", of_noise=more)
+        shown = above if one.epsilon_lower_bound or known else NOTHING_SHOWN
+        line = OF_ATTACKER.format(attacker=one.attacker, shown=shown)
         lines.append(line + (REFUTES if one.epsilon_lower_bound > one.epsilon else ""))
     runs = " or ".join(f"{count:,}" for count in sorted({one.runs for one in found}))
     return (WORST_CASE.format(runs=runs, epsilon=f"{found[0].epsilon:.2f}", lines=" ".join(lines)),)

@@ -14,6 +14,7 @@ from airlock.auditing import Audit, AuditSettings, required_attacks
 from airlock.auditing.attacks.attribute_of_model import _told, imputation, infer, infer_share, withheld
 from airlock.auditing.members import AttackSet
 from airlock.auditing.one_run_audit import Game
+from airlock.auditing.run import OF_GROUPS
 from airlock.auditing.target import Target
 from airlock.bundle.rendering.text import write_on_columns
 from airlock.config import Column, SplitConfig
@@ -152,19 +153,23 @@ def test_an_audit_says_it_in_sentences_and_refuses_what_is_no_table(monkeypatch:
         required_attacks.methods.named("weights/gaussian"), lambda: {}, 1e-5, split,
         SplitConfig(test=0.33, holdout=0.33), 0, settings, Run(CPU),
     )  # fmt: skip
-    monkeypatch.setattr(required_attacks, "_network_attacks", lambda network, given: (Audit((), ()), {}))
+    monkeypatch.setattr(
+        required_attacks, "_network_attacks", lambda network, given: (Audit((), (OF_GROUPS, "more")), {})
+    )
     network = SimpleNamespace(net=target.net, net_name="mlp", input_shape=(18,), classes=facts.classes, outputs=2)
     audit, _ = required_attacks._attack_network(network, given)  # type: ignore[arg-type]
     assert [one.attribute for one in audit.attributes] == ["smokes", "blood"]
     assert [one.attribute for one in audit.properties] == ["smokes", "blood"]
     lines = write_on_columns(audit)
     assert len(lines) == 4
+    assert audit.not_tested == ("more",)
     assert "by imputation from 300 other rows" in lines[0]
     assert set(audit.to_dict()) >= {"attributes", "properties"}
     few = replace(given, split=replace(split, test=joined(parts[1].take(np.arange(10)), parts[1].take(np.arange(5)))))
     audit, _ = required_attacks._attack_network(network, few)  # type: ignore[arg-type]
     assert not audit.attributes
-    assert "40 test records" in audit.not_tested[0]
+    assert audit.not_tested[:2] == (OF_GROUPS, "more")
+    assert "40 test records" in audit.not_tested[2]
     pictures = replace(given, split=replace(split, facts=replace(facts, shape=(1, 3, 6), columns=())))
     with pytest.raises(ConfigError, match="a classifier of rows"):
         required_attacks._attack_network(network, pictures)  # type: ignore[arg-type]

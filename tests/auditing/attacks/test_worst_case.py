@@ -215,4 +215,6 @@ def test_the_sentence_has_every_bound_beside_the_proven_epsilon() -> None:
     refuted = result("a", epsilon_lower_bound=2.5, epsilon_lower_bound_of_noise=None)
     assert "something is wrong" in write_on_worst_case((refuted,))[0]
     assert Audit((), (), worst_case=(refuted,)).worst_case_refutes
+    none = result("a", epsilon_lower_bound=0.0, epsilon_lower_bound_of_noise=0.0)
+    assert "so few runs show nothing" in write_on_worst_case((none,))[0]
     assert write_on_worst_case(()) == ()
