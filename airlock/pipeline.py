@@ -419,7 +419,8 @@ class Audited:
     @property
     def refuted(self) -> bool:
         """Whether an attack shows more than the stated ε."""
-        return self.stated is not None and text.measured(self.dossier.audit) > self.stated
+        found = self.dossier.audit
+        return self.stated is not None and (text.measured(found) > self.stated or found.worst_case_refutes)
 
 
 def audit_bundle(

@@ -5,6 +5,8 @@ independent runs of one mechanism on both data sets, one row per run and one col
 ε, or the rejection of a claim, each wrong with probability at most a stated β. None of this can prove a claim.
 
 * `fixed`: half of the runs choose an event, the other half certify a bound (Clopper and Pearson 1934).
+* `fixed_in_family`: the same, where the mechanism is assumed to be one of a family, such as Gaussian noise of some
+  size: which of them it may still be. A whole trade-off curve then bounds what a single event bounds alone otherwise.
 * `Sequential`: bets on an event against the claim. If the claim is true, the wealth is a supermartingale, so the
   probability that it ever reaches 1/β is at most β (Ville 1939), however often it is checked. The event of a bet must
   have been chosen on other or earlier runs.
@@ -26,7 +28,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.auditing.bounds import Floats, about, epsilon_lower_bound, log_sum_exp
+from airlock.auditing.bounds import Floats, about, epsilon_lower_bound, log_sum_exp, proportion_interval
 
 Hits = NDArray[np.bool_]
 Point = tuple[float, float]  # ε, δ
@@ -39,6 +41,7 @@ _RATIO = math.sqrt(2)  # of one rank in a tail to the next
 _STEP = 0.01  # between two ε of an anytime bound
 _LARGEST = 20.0
 LAST = 64.0  # last member of a family that is considered: noise divided by this is no noise
+_CLOSE = 1.002  # of two members of a family, when the last excluded one is found
 LUCK = 20.0  # divides the error when choosing: the best of many events looks better than it is
 
 
@@ -134,6 +137,62 @@ def fixed(one: Floats, other: Floats, delta: float, confidence: float = 0.95) ->
     event = choose(one[::2], other[::2], largest_bound(delta, confidence))
     p, q = event.hits(one[1::2], other[1::2])
     return epsilon_lower_bound(int(p.sum()), len(p), int(q.sum()), len(q), delta, confidence)
+
+
+def fixed_in_family(
+    one: Floats, other: Floats, family: Callable[[float], tuple[Floats, Floats]], confidence: float = 0.95
+) -> float:
+    """The last member of a family that these runs exclude, from 1/64 on; 0 if they exclude none.
+
+    Guarantee: if the true member is at least as hard to tell apart as member r of the family (no test between the two
+    data sets has more power at any level), the result exceeds r with probability at most 1 − confidence. For it to,
+    a member at or above r would have to be excluded: a test of certified level has certified power above what that
+    member allows, so above what the truth allows; one of the two Clopper–Pearson bounds, each at half of the error,
+    would have to be wrong. One event is counted for all members, so that they share the error. Every fourth run chooses
+    it, the others are counted.
+
+    Args:
+        one: Scores with the record, one row (or one number) per run.
+        other: Scores without it.
+        family: For numbers from 1/64 to 128, the probabilities of a nested sequence of events, the best tests, with and
+            without the record. The larger the number, the further apart they are.
+        confidence: Of the result.
+    """
+    one, other = _table(one), _table(other)
+    if min(len(one), len(other)) < 2:
+        return 0.0
+    event = choose(one[::4], other[::4], _widest(confidence))
+    p, q = event.hits(*(np.delete(side, np.s_[::4], axis=0) for side in (one, other)))
+    if event.swapped:  # what speaks for P there is that the event did not happen
+        p, q = ~q, ~p
+    low = proportion_interval(int(p.sum()), len(p), confidence)[0]
+    high = proportion_interval(int(q.sum()), len(q), confidence)[1]
+
+    def excluded(member: float) -> bool:
+        with_it, without = family(member)
+        return low > float(np.interp(high, np.append(0.0, without), np.append(with_it[:1], with_it)))
+
+    reached = 0.0
+    following = 1.0 / LAST
+    while following <= LAST and excluded(following):
+        reached, following = following, 2.0 * following
+    while reached and following / reached > _CLOSE:
+        middle = math.sqrt(reached * following)
+        reached, following = (middle, following) if excluded(middle) else (reached, middle)
+    return reached
+
+
+def _widest(confidence: float) -> Value:
+    """Prefers the event that is furthest apart in units of a normal distribution, by approximate bounds."""
+    from scipy.special import ndtri
+
+    tail = (1.0 - confidence) / 2.0
+
+    def value(p: Floats, runs_p: int, q: Floats, runs_q: int) -> Floats:
+        low, high = about(p, runs_p, tail)[0], about(q, runs_q, tail)[1]
+        return np.asarray(ndtri(np.maximum(low, 1e-12)) - ndtri(np.minimum(high, 1.0)))
+
+    return value
 
 
 class Sequential:

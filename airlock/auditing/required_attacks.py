@@ -15,13 +15,17 @@ from typing import Any
 from torch import nn
 
 from airlock import methods, nets
+from airlock.auditing.attacks import worst_case
+from airlock.auditing.attacks.attribute_of_model import Withheld, infer, infer_share, withheld
 from airlock.auditing.features.attack import FeatureAttackSettings
 from airlock.auditing.features.release import attack_features
+from airlock.auditing.members import draw
 from airlock.auditing.result import Aim, AttackResult, Audit, ReconstructionResult, View
-from airlock.auditing.run import AuditSettings, attack, attack_answers, attack_quickly
+from airlock.auditing.run import OF_GROUPS, AuditSettings, attack, attack_answers, attack_quickly
 from airlock.auditing.target import Target
 from airlock.config import SplitConfig
 from airlock.data import Split
+from airlock.errors import ConfigError, DataError
 from airlock.methods import Artefact, Channel, FeatureSet, Interface, NetworkArtefact, Release
 from airlock.methods.contract import ArtefactKind, Secrets
 from airlock.methods.search import SearchFigures
@@ -83,20 +87,83 @@ CHOSEN_BY = (
 
 
 def _attack_network(network: NetworkArtefact, given: Situation) -> Found:
+    trainings = given.settings.worst_case if given.settings else 0
+    if trainings:
+        worst_case.require(None if given.searched else given.channel)
+    columns = _columns(given)
     audit, scores = _network_attacks(network, given)
     repeated = given.settings is not None and given.settings.like == "search"
     untested = (*(() if repeated else (CHOICE,)), CHOSEN_BY) if given.searched else ()
-    return replace(audit, not_tested=(*audit.not_tested, *untested)), scores
+    audit = replace(audit, not_tested=(*audit.not_tested, *untested))
+    audit = _with_attributes(audit, network, given, columns)
+    return _with_worst_case(audit, scores, given, trainings) if trainings else (audit, scores)
+
+
+def _columns(given: Situation) -> tuple[Withheld, ...]:
+    """The columns that are to be guessed.
+
+    Raises:
+        ConfigError: One is none of this table, or the records are no rows with classes.
+    """
+    asked, facts = given.settings.attributes if given.settings else (), given.split.facts
+    if asked and (facts.task != "classification" or len(facts.shape) != 1 or facts.vocabulary is not None):
+        raise ConfigError(
+            "a classifier of rows for --attribute",
+            f"records of shape {facts.shape}, {facts.task}",
+            "What is guessed is a column of a table, from the others and the label.",
+            "Leave --attribute out.",
+        )
+    return tuple(withheld(name, facts, given.split.test) for name in asked)
+
+
+def _with_attributes(audit: Audit, network: NetworkArtefact, given: Situation, columns: tuple[Withheld, ...]) -> Audit:
+    """What the model tells about columns of single rows, and about their shares among all of them."""
+    settings = given.settings
+    if not columns or settings is None:
+        return audit
+    target, run = _target(network, given), given.run or Run()
+    attack_set = draw(given.split, given.fractions, given.seed, settings.most)
+    known, attributes, properties, untested = given.split.test, [], [], []
+    for column in columns:
+        try:
+            if attack_set is None:
+                raise DataError("more records in the private part and the holdout", "fewer")
+            attributes.append(infer(target, column, attack_set, known, settings.epochs, given.seed, run))
+            properties.append(infer_share(target, column, known, settings.shadows, settings.epochs, given.seed, run))
+        except DataError as error:
+            untested.append(f"All or some of what the model tells about '{column.name}': it needs {error.expected}.")
+    return replace(
+        audit,
+        attributes=tuple(attributes),
+        properties=tuple(properties),
+        not_tested=(*(line for line in audit.not_tested if line != OF_GROUPS or not properties), *untested),
+    )
+
+
+def _with_worst_case(audit: Audit, scores: Secrets, given: Situation, trainings: int) -> Found:
+    """How tight the promise is, on test records: all that the attackers know, and no private record."""
+    run = given.run or Run()
+    folder = run.checkpoint
+    if folder is not None:
+        (folder / "worst-case").mkdir(exist_ok=True, mode=0o700)
+        run = replace(run, checkpoint=folder / "worst-case")
+    try:
+        found, kept = worst_case.worst_case(given.channel, given.split.test, trainings, given.seed, run)
+    except DataError as error:
+        return replace(audit, not_tested=(*audit.not_tested, f"The worst case: it needs {error.expected}.")), scores
+    return replace(audit, worst_case=found), {**scores, "worst-case": kept}
 
 
 def _network_attacks(network: NetworkArtefact, given: Situation) -> Found:
     if given.settings is None:
         return attack_quickly(network.net, network.classes, given.delta, given.split, given.fractions, given.seed)
-    classes, run = network.classes, given.run or Run()
-    opened = network.net.to(run.device)
-    loss = loss_for(given.split.facts)
-    target = Target(opened, _fresh(network, given), classes, given.delta, loss)
+    target, run = _target(network, given), given.run or Run()
     return attack(target, given.split, given.fractions, given.seed, given.settings, run, given.channel)
+
+
+def _target(network: NetworkArtefact, given: Situation) -> Target:
+    opened, loss = network.net.to((given.run or Run()).device), loss_for(given.split.facts)
+    return Target(opened, _fresh(network, given), network.classes, given.delta, loss)
 
 
 def _fresh(network: NetworkArtefact, given: Situation) -> Callable[[int], nn.Module]:

@@ -246,8 +246,16 @@ def _wider(confidence: float, tries: int) -> float:
 # What attacks on membership found, and the whole audit.
 
 _DIGITS = 4
-_DOWN = {"low", "gain_low", "share_low", "epsilon_lower_bound", "could_refute"}
-_UP = {"high", "gain_high", "share_high", "false_positive_rate_high"}
+_DOWN = {
+    "low",
+    "gain_low",
+    "share_low",
+    "apart_low",
+    "epsilon_lower_bound",
+    "epsilon_lower_bound_of_noise",
+    "could_refute",
+}
+_UP = {"high", "gain_high", "share_high", "apart_high", "false_positive_rate_high"}
 
 
 @dataclass(frozen=True)
@@ -420,6 +428,10 @@ class ExposureResult:
         most: The exposure of a sentence that comes first: what this many fillings can show at most.
         first: How many sentences came first.
         confidence: Of the interval.
+        extracted: How many fillings the model says whole when it is told their beginnings.
+        tokens: The share of their tokens that it says.
+        others_extracted: How many of as many sentences that it never saw.
+        others_tokens: The share of these sentences' tokens.
     """
 
     canaries: Annotated[int, Field(ge=2)]
@@ -434,11 +446,103 @@ class ExposureResult:
     most: Annotated[float, Field(ge=0)]
     first: Count
     confidence: Proportion
+    extracted: Count = 0
+    tokens: Proportion = 0.0
+    others_extracted: Count = 0
+    others_tokens: Proportion = 0.0
 
     @property
     def beats_chance(self) -> bool:
         """Whether its whole interval lies above that of sentences that were not there."""
         return self.low > self.chance
+
+
+@dataclass(frozen=True)
+class WorstCaseResult:
+    """What an attacker shows who chooses the record, all others and where training begins.
+
+    Args:
+        name: Of the attacker, as in "final answers".
+        attacker: What it is assumed to do.
+        runs: How many with the record, and as many without it.
+        epsilon: The proven ε of what was run.
+        epsilon_lower_bound: The largest ε that the runs refute, whatever the mechanism; 0 if none.
+        epsilon_lower_bound_of_noise: The same if it is the planned mechanism with noise of unknown size; None where the
+            kind of its noise is not known.
+        confidence: Of all these bounds together.
+    """
+
+    name: str
+    attacker: str
+    runs: Count
+    epsilon: Epsilon
+    epsilon_lower_bound: Epsilon
+    epsilon_lower_bound_of_noise: Epsilon | None
+    confidence: Proportion
+
+
+@dataclass(frozen=True)
+class ModelAttributeResult:
+    """How often a column of somebody's row is guessed right from the rest of it, with a model and without.
+
+    Args:
+        attribute: The column.
+        values: How many values it may have.
+        records: How many members were guessed about; a public figure.
+        known: How many other records the attacker learnt from.
+        value: The share of right guesses about members, with the model.
+        low: Lower end of Clopper and Pearson's interval.
+        high: Upper end.
+        blind: The share of right guesses about the same members without the model: by imputation.
+        gain_low: Lower end of an interval for the difference of these two.
+        gain_high: Upper end.
+        others: The share of right guesses with the model about records that were not in the data.
+        apart_low: Lower end of an interval for the difference between members and these.
+        apart_high: Upper end.
+        confidence: Of each interval.
+    """
+
+    attribute: str
+    values: Annotated[int, Field(ge=2)]
+    records: Some
+    known: Count
+    value: Proportion
+    low: Proportion
+    high: Proportion
+    blind: Proportion
+    gain_low: Signed
+    gain_high: Signed
+    others: Proportion
+    apart_low: Signed
+    apart_high: Signed
+    confidence: Proportion
+
+
+@dataclass(frozen=True)
+class PropertyResult:
+    """How often someone who is told two shares of a value among all training records names the true one.
+
+    Args:
+        attribute: The column whose most frequent value it is.
+        share: Of the training records, in one half of the models.
+        other: In the other half.
+        records: How many records a model learnt from.
+        models: How many models were judged.
+        value: The share of right answers; guessing is right half of the time.
+        low: Lower end of Clopper and Pearson's interval.
+        high: Upper end.
+        confidence: Of the interval.
+    """
+
+    attribute: str
+    share: Proportion
+    other: Proportion
+    records: Count
+    models: Some
+    value: Proportion
+    low: Proportion
+    high: Proportion
+    confidence: Proportion
 
 
 @dataclass(frozen=True)
@@ -451,6 +555,9 @@ class Audit:
         features: What attacks on features found; None where no features leave.
         sheet: Pictures with the attackers' reconstructions; not among the figures.
         exposure: Of canary sentences; None unless it was asked for.
+        worst_case: What attackers show who choose the record and all else; empty unless it was asked for.
+        attributes: Columns of a table that were guessed with the model; empty unless they were asked for.
+        properties: Shares of their values among all records, likewise.
     """
 
     attacks: tuple[AttackResult, ...]
@@ -458,6 +565,14 @@ class Audit:
     features: Findings | None = None
     sheet: Annotated[ContactSheet | None, Field(exclude=True)] = None
     exposure: ExposureResult | None = None
+    worst_case: Annotated[tuple[WorstCaseResult, ...], Field(max_length=8)] = ()
+    attributes: Annotated[tuple[ModelAttributeResult, ...], Field(max_length=64)] = ()
+    properties: Annotated[tuple[PropertyResult, ...], Field(max_length=64)] = ()
+
+    @property
+    def worst_case_refutes(self) -> bool:
+        """Whether such an attacker shows more than what is proven, whatever the mechanism; a trial of its own."""
+        return any(one.epsilon_lower_bound > one.epsilon for one in self.worst_case)
 
     @property
     def made(self) -> tuple[AttackResult | ReconstructionResult, ...]:
@@ -486,8 +601,16 @@ class Audit:
 
     def rounded(self) -> Audit:
         """Only the figures, rounded like those of `AttackResult`."""
-        attacks = tuple(attack.rounded() for attack in self.attacks)
-        return Audit(attacks, self.not_tested, _rounded(self.features), exposure=_rounded(self.exposure))
+        return dataclasses.replace(
+            self,
+            attacks=tuple(attack.rounded() for attack in self.attacks),
+            features=_rounded(self.features),
+            sheet=None,
+            exposure=_rounded(self.exposure),
+            worst_case=_rounded(self.worst_case),
+            attributes=_rounded(self.attributes),
+            properties=_rounded(self.properties),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, rounded; the contact sheet is not among them."""

@@ -46,6 +46,7 @@ from airlock.auditing.attacks import (
 from airlock.auditing.attacks.label_only import Kind, labels_of
 from airlock.auditing.attacks.shadows import Logits, release_shadows
 from airlock.auditing.attacks.signals import Mask
+from airlock.auditing.attacks.worst_case import FEWEST as FEWEST_RUNS
 from airlock.auditing.bounds import Floats
 from airlock.auditing.members import FEWEST, AttackSet, draw, left_out, too_few, units_of
 from airlock.auditing.metrics import measure_all
@@ -84,8 +85,9 @@ NO_CANARIES = (
 )
 UNLIKE = "Shadow models trained under the same noise as what leaves; those that were used know none (--like release)."
 NAMES = {"classification": "classifier", "regression": "regression", "language": "language model"}
+OF_GROUPS = "Attacks on what the model says about groups or attributes rather than about one person's presence."
 NOT_TESTED = (
-    "Attacks on what the model says about groups or attributes rather than about one person's presence.",
+    OF_GROUPS,
     "Whether the training data can be reconstructed from the weights.",
 )
 
@@ -114,6 +116,10 @@ class AuditSettings(Frozen):
             exposure is measured; none if 0. What leaves never saw them.
         copies: How often each of them is among those records.
         fillings: How many others each of them is ranked among.
+        worst_case: How many trainings with a crafted record, and as many without, attackers are given who choose the
+            worst case (`attacks.worst_case`); none if 0. What leaves plays no part in it.
+        attributes: Columns of a table that are withheld and guessed with the model that leaves, and whose shares among
+            all records are.
     """
 
     shadows: Annotated[int, Field(ge=4, le=10_000), AfterValidator(_even)] = 32
@@ -128,11 +134,19 @@ class AuditSettings(Frozen):
     canaries: Annotated[int, Field(ge=0, le=10_000)] = 0
     copies: Annotated[int, Field(ge=1, le=1000)] = 1
     fillings: Annotated[int, Field(ge=10, le=1_000_000)] = 1000
+    worst_case: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    attributes: Annotated[tuple[str, ...], Field(max_length=64)] = ()
 
     @model_validator(mode="after")
     def _enough_canaries(self) -> Self:
         if self.canaries == 1:
             raise ValueError("canaries must be none or at least 2: of one there is no interval")
+        return self
+
+    @model_validator(mode="after")
+    def _enough_trainings(self) -> Self:
+        if 0 < self.worst_case < FEWEST_RUNS:
+            raise ValueError(f"worst_case must be none or at least {FEWEST_RUNS}: fewer trainings show nothing")
         return self
 
     @model_validator(mode="after")
@@ -452,5 +466,5 @@ def _kept(run: Run, name: str, mark: str, work: Callable[[Run], tuple[Logits, Lo
 def _mark(settings: AuditSettings, seed: int, pool: Records, inside: Mask) -> str:
     """What shadow models depend on, as far as it can differ between two audits of one release."""
     arrays = [torch.from_numpy(np.ascontiguousarray(array)) for array in (pool.x, pool.y, inside)]
-    beside = {"engine", "gpus", "queries", "attacks", "canaries", "copies", "fillings"}
+    beside = {"engine", "gpus", "queries", "attacks", "canaries", "copies", "fillings", "worst_case", "attributes"}
     return f"{settings.model_dump_json(exclude=beside)} {seed} {digest(arrays).hex()}"

@@ -203,6 +203,16 @@ class Dossier(Frozen):
         """The sentence about canary sentences, if their exposure was measured."""
         return text.write_on_canaries(self.audit.exposure)
 
+    @property
+    def on_columns(self) -> tuple[str, ...]:
+        """What the model tells about columns of a table, if that was tried."""
+        return text.write_on_columns(self.audit)
+
+    @property
+    def on_worst_case(self) -> tuple[str, ...]:
+        """How tight the promise is, if that was tried."""
+        return text.write_on_worst_case(self.audit.worst_case)
+
 
 def make(
     card: Card,

@@ -60,6 +60,18 @@ def audit(
         "exposure is measured.",
     ),
     copies: int = typer.Option(1, help="How often each of these sentences is among those records."),
+    worst_case: int = typer.Option(
+        0,
+        "--worst-case",
+        help="How tight the promise is: so many trainings with a crafted record, and as many without, for attackers "
+        "who choose the record, all others and the initial weights. For methods that train under noise.",
+    ),
+    attribute: list[str] = typer.Option(
+        [],
+        "--attribute",
+        help="Of a table: a column that is withheld and guessed with the model, beside an imputation without it; and "
+        "its share among all records. Repeatable.",
+    ),
     net: str | None = typer.Option(
         None,
         help="The network, if it is your own (package.module:function) or another package's (its name); is imported.",
@@ -83,7 +95,7 @@ def audit(
     from airlock.pipeline import audit_bundle
 
     asked = {"shadows": shadows, "like": like, "epochs": epochs, "most": records, "engine": engine, "attacks": attack,
-             "canaries": canaries, "copies": copies}  # fmt: skip
+             "canaries": canaries, "copies": copies, "worst_case": worst_case, "attributes": attribute}  # fmt: skip
     asked |= {} if gpus is None else {"gpus": gpus}
     own: dict[str, Any] = overrides(settings)
     if data is not None:
@@ -140,7 +152,7 @@ def _print(done: Audited, folder: Path) -> None:
     notes = [found.headline, "AUC: 0.5 is random guessing, 1 is certainty; 95% intervals."]
     notes += [f"Members found at 0.1% and 1% false positives: {words}" for words in sorted(refusals)]
     notes += found.on_features
-    notes += found.on_canaries
+    notes += (*found.on_canaries, *found.on_columns, *found.on_worst_case)
     notes += [f"Not tested: {line}" for line in found.audit.not_tested]
     if found.teacher is not None:
         areas = [f"{one.name}: {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in found.teacher.attacks]

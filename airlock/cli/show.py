@@ -144,6 +144,8 @@ def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     rows += [[f"attack: {attack.name}", _attack(attack)] for attack in made.audit.attacks]
     rows += [["attacks on features", sentence] for sentence in made.on_features]
     rows += [["canary sentences", sentence] for sentence in made.on_canaries]
+    rows += [["columns of the table", sentence] for sentence in made.on_columns]
+    rows += [["worst case", sentence] for sentence in made.on_worst_case]
     rows += [["not tested", sentence] for sentence in made.audit.not_tested]
     rows += [[f"teacher: {attack.name}", _attack(attack)] for attack in (made.teacher.attacks if made.teacher else ())]
     rows += [["court", f"{one.sentence}\nWhat was run: {one.what}; {one.pairs} pairs of runs."] for one in made.court]

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -206,32 +206,47 @@ def _step(gradients: Gradients, net: nn.Module, data: Resident, sampler: Poisson
 
 
 class Projection:
-    """The output of a step, projected on the differing record's clipped gradient: in all, per tensor, and its norm.
+    """The output of a step, projected on one record's clipped gradient: in all, per tensor, and its norm.
 
     Args:
         net: The network before the step.
         clip: How the method clips.
+        x: The record, as a batch of one.
+        y: Its label.
     """
 
-    def __init__(self, net: nn.Module, clip: Clip) -> None:
-        x, y = Resident(neighbours()[0], _CPU).batch(np.array([_OTHERS]))
+    def __init__(self, net: nn.Module, clip: Clip, x: Tensor, y: Tensor) -> None:
         gradient, _ = clipped_sum(net, x, y, clip)
         self._spread = {name: _spread(clip, name, g) for name, g in gradient.items()}
         self._wanted = {name: (g / self._spread[name]).flatten().double() for name, g in gradient.items()}
         tensors = tuple(f"the projection within {name}" for name in gradient)
         self.names = ("the projection on the record's clipped gradient", *tensors, "the squared norm of the step")
         self.columns = len(self.names)
+        # Of the clipped gradient over the clip norm: 1 unless the whole gradient is shorter.
+        self.reach = math.sqrt(sum(float(g.square().sum()) for g in self._wanted.values())) / clip.norm
 
     def of(self, net: nn.Module) -> list[float]:
         """The scores of the gradient that the network holds."""
         parts, size = [], 0.0
         for name, wanted in self._wanted.items():
-            gradient = net.get_parameter(name).grad
-            assert gradient is not None
-            found = (gradient / self._spread[name]).flatten().double()
+            found = self._scaled(name, net.get_parameter(name).grad)
             parts.append(float(found @ wanted))
             size += float(found @ found)
         return [sum(parts), *parts, size]
+
+    def along(self, net: nn.Module) -> float:
+        """The length of the gradient that the network holds in the record's direction."""
+        return self.of_change({name: net.get_parameter(name).grad for name in self._wanted})
+
+    def of_change(self, change: Mapping[str, Tensor | None]) -> float:
+        """The length of a change of the weights in the record's direction, each coordinate over its noise."""
+        length = math.sqrt(sum(float(wanted @ wanted) for wanted in self._wanted.values()))
+        found = sum(self._scaled(name, change[name]) @ wanted for name, wanted in self._wanted.items())
+        return float(found) / length if length else 0.0
+
+    def _scaled(self, name: str, value: Tensor | None) -> Tensor:
+        assert value is not None
+        return (value / self._spread[name]).flatten().double()
 
 
 def _projection(channel: NoisyTraining) -> Projection:
@@ -240,7 +255,7 @@ def _projection(channel: NoisyTraining) -> Projection:
     source = channel.source(net, split, data, channel.planned.figures, Randomness(0, Stream.from_seed(0)))
     clip = source.clip  # type: ignore[attr-defined]
     assert isinstance(clip, Clip)
-    return Projection(net, clip)
+    return Projection(net, clip, *Resident(neighbours()[0], _CPU).batch(np.array([_OTHERS])))
 
 
 def _spread(clip: Clip, name: str, like: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import dp_accounting as dpa
 import numpy as np
@@ -17,6 +18,7 @@ from scipy.stats import norm
 from airlock.accounting import Claim, pure
 from airlock.auditing import audit_game, dp_audit, judge
 from airlock.auditing.bounds import Floats, epsilon_lower_bound
+from airlock.auditing.dp_audit import fixed_in_family
 from airlock.auditing.one_run_audit import membership_bound
 from airlock.cli.court import in_words
 from airlock.errors import ConfigError
@@ -443,3 +445,61 @@ def test_a_constant_column_and_sides_of_other_lengths_do_no_harm() -> None:
     assert dp_audit.fixed(*padded, 1e-5) == dp_audit.fixed(one, other, 1e-5) > 2.0
     assert dp_audit.fixed(one[:3], other, 1e-5) == 0.0
     assert dp_audit.fixed(one, other[:2], 1e-5) <= dp_audit.fixed(one, other, 1e-5)
+
+
+def gaussian_family(mu: float) -> Callable[[float], tuple[Floats, Floats]]:
+    """Gaussian noise of which member 1 has this distance."""
+    without = np.concatenate([np.logspace(-12, -2, 200), np.linspace(0.01, 1, 400)])
+    return lambda member: (norm.sf(norm.isf(without) - mu * member), without)
+
+
+@pytest.mark.parametrize("leak", ["gaussian", "rounded", "either way"])
+def test_a_family_member_at_least_as_noisy_as_the_truth_is_rarely_excluded(leak: str) -> None:
+    chance, family, wrong = np.random.default_rng(11), gaussian_family(1.0), 0
+    for _ in range(400):
+        one, other = chance.normal(1.0, 1.0, 200), chance.normal(0.0, 1.0, 200)
+        if leak == "rounded":
+            one, other = one.round(), other.round()
+        if leak == "either way":  # scores that are higher without the record are as good
+            one, other = -one, -other
+        wrong += fixed_in_family(one, other, family) > 1.0
+    assert wrong <= 20
+
+
+def test_runs_of_a_family_come_near_its_member() -> None:
+    chance, family = np.random.default_rng(12), gaussian_family(2.0)
+    found = [fixed_in_family(chance.normal(2, 1, n), chance.normal(0, 1, n), family) for n in (100, 1000, 10_000)]
+    assert found[0] < found[1] < found[2] <= 1.0
+    assert found[2] > 0.94
+    less = fixed_in_family(chance.normal(1, 1, 4000), chance.normal(0, 1, 4000), family)
+    assert 0.4 < less <= 0.5  # twice the noise
+
+
+def test_nothing_is_excluded_by_nothing() -> None:
+    family = gaussian_family(1.0)
+    assert fixed_in_family(np.zeros(100), np.zeros(100), family) == 0.0
+    assert fixed_in_family(np.full(100, np.nan), np.full(100, np.nan), family) == 0.0
+    assert fixed_in_family(np.zeros(1), np.ones(1), family) == 0.0
+    assert fixed_in_family(np.ones(1000), np.zeros(1000), family) > 5.0
+
+
+def test_the_truth_of_a_sampled_and_composed_family_is_rarely_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores are the best there are: log-likelihood ratios of ten steps on lots of a fifth."""
+    monkeypatch.setattr(dp_audit, "_CLOSE", 4.0)  # 1/64, 1/32, …, 1, …: the truth itself is tried
+    noise, share, steps, runs = 1.0, 0.2, 10, 100
+    step = dpa.PoissonSampledDpEvent(share, dpa.GaussianDpEvent(noise))
+    family = less_noise(dpa.SelfComposedDpEvent(step, steps), 1e-5)
+    assert family is not None
+    found = cache(lambda member: family.at(member).chances)
+    chance, wrong, half = np.random.default_rng(13), 0, 0
+
+    def scores(with_record: bool) -> Floats:
+        drawn = (chance.random((runs, steps)) < share) & with_record
+        seen = drawn + noise * chance.normal(size=(runs, steps))
+        return np.asarray(np.log1p(share * np.expm1((seen - 0.5) / noise**2)).sum(1))
+
+    for _ in range(400):
+        excluded = fixed_in_family(scores(True), scores(False), found)
+        wrong, half = wrong + (excluded >= 1.0), half + (excluded >= 0.125)
+    assert wrong <= 20
+    assert half > 100  # and what is far from the truth often is

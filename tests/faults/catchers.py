@@ -30,7 +30,7 @@ from tests.training.per_sample import test_graphs
 EPSILON, DELTA = 1.0, 1e-5
 CANARIES = 400
 # Whose trials take a second or two where nothing is wrong.
-_COURT, _ONE_RUN = ("answers/per-query",), ("answers/head", "twin/sharded")
+_COURT, _ONE_RUN = ("answers/per-query",), ("answers/head", "answers/per-query", "twin/sharded")
 
 
 def _tried(pairs: int) -> Callable[[Case, Path], str | None]:

@@ -13,6 +13,7 @@ from tests import test_pipeline
 from tests import test_private_training as of_modules
 from tests.accounting import test_epsilon, test_events, test_privacy_filter, test_renyi
 from tests.auditing import test_evaluation, test_perplexity, test_regression_errors
+from tests.auditing.attacks import test_worst_case as of_worst_case
 from tests.bundle import test_answering, test_models, test_replan, test_strangers, test_swapped
 from tests.bundle import test_register as of_register
 from tests.bundle.policy import test_rules as policy_rules
@@ -359,6 +360,10 @@ FAULTS: tuple[Fault, ...] = (
     _long("one run: head, every record's features count", "Records", plants.records_weigh_one_each, one_run("weights/head", people=True)),
     _long("one run: private-teacher, records of a person clipped one by one", "per_sample.engine", plants.records_of_a_person_clipped_one_by_one, one_run("student/private-teacher", people=True)),
     Fault("one run: shards by content though people are declared", "data.split", plants.people_are_sharded_by_content, one_run("twin/sharded", people=True, count=1000)),
+    Fault("one run: per-query, noise over 20", "GridNoise", plants.grid_noise_over(20), one_run("answers/per-query")),
+    Fault("one run: per-query, every record counts", "Records", plants.records_weigh_one_each, one_run("answers/per-query", people=True)),
+    _long("one run: ensemble, noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("student/ensemble", count=100)),
+    _long("worst case: noise over 10", "GaussianNoise", plants.noise_over(10.0), called(of_worst_case.all_bounds_hold, long=True)),
     Fault("one run: answers, head weights ignored", "Records", plants.records_weigh_one_each, one_run("answers/head", people=True, count=1000)),
     Fault("one run: answers, noise over 20", "GaussianNoise", plants.noise_over(20.0), one_run("answers/head")),
 )

@@ -19,13 +19,14 @@ from airlock.methods.contract import Channel
 from airlock.methods.weights.gaussian import Gaussian
 from airlock.threads import one_thread
 from airlock.training.per_sample import clipped_sum
-from tests.faults.plants import no_noise, noise_over, records_of_a_person_clipped_one_by_one
+from tests.faults.plants import grid_noise_over, no_noise, noise_over, records_of_a_person_clipped_one_by_one
 from tests.methods import test_cases
 
 COUNT = 400
+_SLOW = ("weights/shaped", "weights/head", "student/ensemble")
 # They have a case, and no canaries.
-_ANSWERS = tuple(f"answers/{name}" for name in ("per-query", "votes", "published"))
-_WITHOUT = ("twin/kde-sharded", "student/ensemble", "features/noised", *_ANSWERS)
+_SHARDS = ("twin/sharded", "student/ensemble")  # where others share a canary's shard
+_WITHOUT = ("twin/kde-sharded", "features/noised", "answers/votes", "answers/published")
 NAMES, SOUND = ([n for n in names if n not in _WITHOUT] for names in (test_cases.NAMES, test_cases.SOUND))
 PEOPLE = 60  # canaries that are people, with eight records each
 Patch = pytest.MonkeyPatch
@@ -124,7 +125,7 @@ def test_canaries_may_be_people_wherever_people_are_protected(name: str) -> None
     assert not verdict.refuted, verdict.to_dict()
 
 
-@pytest.mark.parametrize("name", [name for name in SOUND if name != "twin/sharded"])  # where others share their shards
+@pytest.mark.parametrize("name", [name for name in SOUND if name not in _SHARDS])
 def test_a_person_adds_what_one_record_would(name: str) -> None:
     """The same coins, lots and noise: with eight records each, what is released is the same up to rounding."""
     coins = Stream.from_seed(7).uniform(PEOPLE) < 0.5
@@ -163,16 +164,13 @@ def test_one_run_of_the_published_twin_shows_every_record() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.long) if name in ("weights/shaped", "weights/head") else name
-        for name in SOUND
-    ],
+    [pytest.param(name, marks=pytest.mark.long) if name in _SLOW else name for name in SOUND],
 )
 def test_canaries_show_what_their_power_is_computed_from(name: str, monkeypatch: Patch) -> None:
     """With a quarter of the noise as many guesses are right as the family says."""
     family = opened(name).family
     assert family is not None
-    noise_over(4.0)(monkeypatch)
+    (grid_noise_over if name == "answers/per-query" else noise_over)(4.0)(monkeypatch)
     expected = one_run_audit._accuracy(1.0, *family.at(4.0).chances)
     seen = [tried(name, seed).looks[0].correct / COUNT for seed in (1, 2)]
     assert abs(np.mean(seen) - expected) < 4 * (0.25 / (2 * COUNT)) ** 0.5

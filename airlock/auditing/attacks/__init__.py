@@ -16,6 +16,8 @@ trained on, and none of its settings is chosen on the records that it is measure
     invert       records rebuilt from features by someone who knows the front end
     identify     which public net the front end was cut from
     attribute    something about a record that is not its label
+    worst_case   how tight the promise is: attackers who choose the record, all others and the initial weights
+    attribute_of_model  a column of a row that is withheld, and its share among all rows, from a model
     external     attacks of other packages
 """
 

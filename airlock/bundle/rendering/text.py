@@ -30,6 +30,7 @@ from airlock.auditing.result import (
     Findings,
     IdentificationResult,
     ReconstructionResult,
+    WorstCaseResult,
 )
 from airlock.auditing.usefulness import compare_with_blind
 from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, one_in, percent_up, size, times
@@ -690,7 +691,9 @@ CANARIES = (
     "{canaries} made-up sentences were added {often} to the records of one more training by the same method; what "
     "leaves never saw them. Among {fillings} fillings of {secret} tokens a sentence's own has an exposure of {value} "
     "bits on average ({low} to {high}; {chance} if it had not been there, at most {most}): {verdict}. {first} of them "
-    "came first."
+    "came first. Told the beginning and asked for the likeliest tokens, the model says {extracted} of the fillings "
+    "whole, and {tokens} of their tokens; of as many sentences that it never saw, {others_extracted} and "
+    "{others_tokens}."
 )
 EXPOSED = "the model prefers what it was trained on"
 NOT_EXPOSED = "no more than chance, as far as this many can tell"
@@ -703,8 +706,68 @@ def write_on_canaries(found: ExposureResult | None) -> tuple[str, ...]:
     numbers = {key: f"{getattr(found, key):.2f}" for key in ("value", "low", "high", "chance", "most")}
     often = "once each" if found.copies == 1 else f"{found.copies:,} times each"
     counts = {key: f"{getattr(found, key):,}" for key in ("canaries", "fillings", "secret", "first")}
+    counts |= {key: f"{getattr(found, key):,}" for key in ("extracted", "others_extracted")}
+    numbers |= {key: f"{getattr(found, key):.1%}" for key in ("tokens", "others_tokens")}
     verdict = EXPOSED if found.beats_chance else NOT_EXPOSED
     return (CANARIES.format(often=often, verdict=verdict, **numbers, **counts),)
+
+
+WORST_CASE = (
+    "The worst case, in {runs} runs of this training with a crafted record and as many without it, at a proven ε of "
+    "{epsilon}. {lines} None of this bounds what the release itself reveals: these are trainings of their own, on test "
+    "records."
+)
+OF_ATTACKER = "Someone who {attacker}: {shown}."
+ABOVE = "ε is above {bound}{of_noise}"
+NOTHING_SHOWN = "so few runs show nothing"
+OF_NOISE = ", and above {bound} if the noise is of the planned kind, of whatever size"
+REFUTES = " That is more than what is proven: something is wrong."
+
+
+def write_on_worst_case(found: tuple[WorstCaseResult, ...]) -> tuple[str, ...]:
+    """How tight the promise is: each attacker's bound beside the proven ε; nothing if none was tried."""
+    if not found:
+        return ()
+    lines = []
+    for one in found:
+        known = one.epsilon_lower_bound_of_noise
+        more = "" if known is None else OF_NOISE.format(bound=f"{known:.2f}")
+        above = ABOVE.format(bound=f"{one.epsilon_lower_bound:.2f}", of_noise=more)
+        shown = above if one.epsilon_lower_bound or known else NOTHING_SHOWN
+        line = OF_ATTACKER.format(attacker=one.attacker, shown=shown)
+        lines.append(line + (REFUTES if one.epsilon_lower_bound > one.epsilon else ""))
+    runs = " or ".join(f"{count:,}" for count in sorted({one.runs for one in found}))
+    return (WORST_CASE.format(runs=runs, epsilon=f"{found[0].epsilon:.2f}", lines=" ".join(lines)),)
+
+
+OF_COLUMN = (
+    "What stands in '{attribute}': whoever has the rest of a row, its label and the model is right {value} of the time "
+    "about {records} whose row was in the data ({low} to {high}), and {others} about others; without the model, by "
+    "imputation from {known} other rows, {blind}. {verdict}"
+)
+TELLS_MORE = "The model tells more than other rows do ({gain_low} to {gain_high} more)."
+TELLS_NOTHING = "The model tells no more than other rows do, as far as this many can tell ({gain_low} to {gain_high})."
+OF_MEMBERS = " It tells more about those in the data than about others ({apart_low} to {apart_high} more)."
+OF_SHARE = (
+    "How often '{attribute}' has its most frequent value: someone who is told that it is {share} or {other} of the "
+    "training records is right for {value} of {models} models like this one ({low} to {high}; guessing is right half "
+    "of the time). No guarantee about single people limits what is learnt about all of them."
+)
+
+
+def write_on_columns(audit: Audit) -> tuple[str, ...]:
+    """What was found about columns of a table; nothing if none was asked for."""
+    lines = []
+    for one in audit.attributes:
+        names = ("value", "low", "high", "others", "blind", "gain_low", "gain_high", "apart_low", "apart_high")
+        figures = {name: f"{getattr(one, name):.1%}" for name in names}
+        verdict = (TELLS_MORE if one.gain_low > 0 else TELLS_NOTHING) + (OF_MEMBERS if one.apart_low > 0 else "")
+        counts = {"records": f"{one.records:,}", "known": f"{one.known:,}", "attribute": one.attribute}
+        lines.append(OF_COLUMN.format(verdict=verdict.format(**figures), **figures, **counts))
+    for share in audit.properties:
+        figures = {name: f"{getattr(share, name):.0%}" for name in ("share", "other", "value", "low", "high")}
+        lines.append(OF_SHARE.format(attribute=share.attribute, models=f"{share.models:,}", **figures))
+    return tuple(lines)
 
 
 def _best(found: Findings, view: str) -> ReconstructionResult | None:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
@@ -49,9 +49,9 @@ from scipy.special import log_softmax, softmax
 from torch import Tensor
 
 from airlock.accounting import BudgetSchedule, repeat
-from airlock.accounting.terms import Status
+from airlock.accounting.terms import Claim, Status
 from airlock.config import Frozen
-from airlock.data import Split
+from airlock.data import Records, Split
 from airlock.mechanisms import ExponentialMechanism, GridNoise, Randomness, Stream
 from airlock.methods.answers.answerer import (
     FEWEST_RECORDS,
@@ -77,7 +77,17 @@ from airlock.methods.answers.linear_head import (
     front_of,
     neighbours,
 )
-from airlock.methods.case import Case, Scores
+from airlock.methods.case import (
+    ACCOUNTED,
+    Canaries,
+    Case,
+    Coins,
+    Scores,
+    canary_split,
+    facts_of_canaries,
+    less_noise,
+    people_in_words,
+)
 from airlock.methods.contract import ArtefactKind, Executed, Plan, Secrets
 from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Answers, Interface, ask, ask_all
 from airlock.nets.frontend import Framed
@@ -178,6 +188,16 @@ class PerQuery(CertifiedHead):
     def case_of_people(cls, epsilon: float, delta: float) -> Case:
         """The same about a person of many records."""
         return case_of_answers(cls, epsilon, delta, people=True)
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """A whole release, and all answers to one question, on canaries that each have a class of their own."""
+        return _canaries_of_answers(cls, epsilon, delta, count, people=False)
+
+    @classmethod
+    def canaries_of_people(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """The same with people who have several records each."""
+        return _canaries_of_answers(cls, epsilon, delta, count, people=True)
 
     @classmethod
     def answerer(cls, interface: Interface, kept: Secrets) -> Answerer:
@@ -403,3 +423,49 @@ def _logits(net: Framed, kept: Secrets, query: NDArray[np.float32]) -> Scores:
     body = front_of(net, torch.device("cpu"), torch.float32)
     features = embed_queries(body, query, LogisticHead(len(weight), 1.0, 1))
     return np.asarray((features @ weight.mT)[0].numpy(), np.float64)
+
+
+# The canaries: a whole release, and all of its answers spent on one question. Answers about many questions would share
+# the budget: of c canaries that are asked about one by one, each shows in one answer of c, under √c times the noise. So
+# all canaries have the same features and each a class of its own, which its record lifts: one answer has a logit for
+# each of them, and a canary shows in every answer, as far as one record shows.
+
+_CANARY_REGULARISATION = 0.2  # over the number of canaries: heads are then almost linear in the records
+_STATED_PER_CANARY = 100  # records, or people
+_CANARY_ANSWERS = 4
+_CANARIES = "one release, and {answers} answers, on {count:,} canaries{who} each with a class of its own, in or out"
+_CANARY_SCORE = "the answers' logits of the canary's class"
+
+
+def _canaries_of_answers(method: type[PerQuery], epsilon: float, delta: float, count: int, people: bool) -> Canaries:
+    facts = facts_of_canaries(1, _STATED_PER_CANARY * count, people)
+    settings = {"regularisation": _CANARY_REGULARISATION / count, "queries": _CANARY_ANSWERS, "gives": "logits"}
+    own = replace(facts, classes=tuple(map(str, range(count))))
+    channel = method(case_config(method.method, epsilon, delta, settings), own)
+    whose = np.repeat(np.arange(count), facts.most or 1)
+    every = Records(np.ones((len(whose), 1), np.float32), whose, whose if people else None)
+    question = np.ones((_CANARY_ANSWERS, 1), np.float32)
+
+    def run(coins: Coins, stream: Stream) -> Scores:
+        split = canary_split(channel.facts, every, coins)
+        made = channel.release(split, Randomness(0, stream.child("release")), Run())
+        answerer = method.answerer(channel.interface(), made.secrets)
+        values = ask(answerer, question, stream.child("questions")).values
+        assert values is not None
+        return np.asarray(values.sum(0))
+
+    promised, what = channel.plan().guarantee, people_in_words(facts) or ","
+    claim = Claim(promised.epsilon, promised.delta, ACCOUNTED)
+    family = less_noise(promised.events, claim.delta, _reach_of_canary(channel, every, question[:1]))
+    told = _CANARIES.format(answers=_CANARY_ANSWERS, count=count, who=what)
+    return Canaries(claim, count, told, _CANARY_SCORE, run, family)
+
+
+def _reach_of_canary(channel: PerQuery, every: Records, question: NDArray[np.float32]) -> float:
+    """How far a canary moves the logit of its own class, as a share of what is accounted for."""
+    net, place = channel.ready(), np.arange(len(channel.facts.classes))
+    half, found = len(place) // 2, []
+    for coins in (place < half, (place < half) & (place > 0)):
+        kept = channel.kept(net, canary_split(channel.facts, every, coins), Run())
+        found.append(float(_logits(net, kept, question)[0]))
+    return abs(found[0] - found[1]) / channel.figures.sensitivity

@@ -57,13 +57,23 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 from airlock.accounting import BudgetSchedule, calibrate, repeat
-from airlock.accounting.terms import Status
+from airlock.accounting.terms import Claim, Status
 from airlock.config import STEPS, Positive, ReleaseConfig, TargetRange, from_table
 from airlock.data import Facts, Records, Split, shard
 from airlock.data.split import Task
 from airlock.errors import AirlockWarning, ConfigError
 from airlock.mechanisms import Randomness, Stream, bounded
-from airlock.methods.case import Case, Scores
+from airlock.methods.case import (
+    ACCOUNTED,
+    Canaries,
+    Case,
+    Coins,
+    Scores,
+    canary_split,
+    facts_of_canaries,
+    less_noise,
+    people_in_words,
+)
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
     ONE_RECORD,
@@ -261,6 +271,16 @@ class Ensemble(Channel[Answering]):
     def case(cls, epsilon: float, delta: float) -> Case:
         """The released answers, when one record reverses one teacher."""
         return answers_case(cls(court_config(epsilon, delta), COURT_FACTS))
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """The released answers of many teachers, to canaries that each have a class of their own."""
+        return _canaries_of_answers(cls, epsilon, delta, count, people=False)
+
+    @classmethod
+    def canaries_of_people(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """The same with people who have several records each."""
+        return _canaries_of_answers(cls, epsilon, delta, count, people=True)
 
     @property
     def queries(self) -> int:
@@ -605,3 +625,51 @@ def _given(channel: Ensemble, given: NDArray[np.bool_]) -> float:
     noise, limit = channel.answering.noise_multiplier, channel.settings.threshold * COURT_TEACHERS
     odds = [norm.logcdf((most - limit) / noise) - norm.logsf((most - limit) / noise) for most in (1.0, COURT_TEACHERS)]
     return float((odds[0] - odds[1]) * given.all(1).sum())
+
+
+# The canaries: one release of answers, to canaries that are each in or out.
+#
+# All have the same input and each a class of its own, and there are so many shards that a canary mostly has one to
+# itself. Its teacher then moves every answer towards that class, to the edge of the ball: half of what the noise is
+# made for, which is all that adding a record to an empty shard can do. The public teacher knows all classes alike. The
+# student is computed from the answers, so they are what is scored.
+
+_SHARDS_PER_CANARY = 8
+_STATED_PER_CANARY = 100  # records, or people; half of them public
+_CANARY_QUERIES = 2
+_CANARIES = (
+    "the answers of one release on {count:,} canaries{who} each with a class of its own, mostly alone in their shards, "
+    "each in or out"
+)
+_CANARY_SCORE = "all answers' mean move towards the canary's class"
+
+
+def _canaries_of_answers(method: type[Ensemble], epsilon: float, delta: float, count: int, people: bool) -> Canaries:
+    facts = replace(facts_of_canaries(1, _STATED_PER_CANARY * count, people), classes=tuple(map(str, range(count))))
+    config = court_config(epsilon, delta)
+    settings = {
+        **config.settings,
+        "teachers": _SHARDS_PER_CANARY * count,
+        "queries": _CANARY_QUERIES,
+        "teacher_epochs": 1,
+    }
+    channel = method(config.model_copy(update={"settings": settings}), facts)
+    whose = np.repeat(np.arange(count), facts.most or 1)
+    sizes = np.tile(np.linspace(1, 2, facts.most or 1, dtype=np.float32), count)[:, None]
+    every = Records(sizes, whose, whose if people else None)
+    public = Records(np.ones((count, 1), np.float32), np.arange(count), np.arange(count) if people else None)
+    questions = channel.questions(public, config.seed, Stages(Run(device=torch.device("cpu")), {}))
+    plan = channel.plan_without_warning()
+
+    def run(coins: Coins, stream: Stream) -> Scores:
+        split = replace(canary_split(facts, every, coins), public=public)
+        moved = channel.moved(split, questions, config.seed, Run(device=torch.device("cpu")))
+        noisy, executed = channel.publish(moved, questions, stream)
+        check_executed(plan, executed)
+        return np.asarray(noisy.sum(0))
+
+    promised = plan.guarantee
+    claim = Claim(promised.epsilon, promised.delta, ACCOUNTED)
+    family = less_noise(promised.events, promised.delta, 0.5)  # from the centre of the ball to its edge
+    what = _CANARIES.format(count=count, who=people_in_words(facts))
+    return Canaries(claim, count, what, _CANARY_SCORE, run, family)

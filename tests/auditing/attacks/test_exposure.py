@@ -6,9 +6,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from airlock.auditing.attacks.exposure import Sentences, measured, ranks
+from airlock.auditing.attacks.exposure import Completed, Sentences, complete, measured, ranks
 from airlock.data import Records
+from airlock.nets.hugging_face import LanguageModel
 
 VOCABULARY, TOKENS = 50, 8
 
@@ -81,3 +84,35 @@ def test_chance_is_the_mean_of_a_uniform_rank() -> None:
     result = measured(uniform, 99, 1, 4)
     assert result.value == pytest.approx(result.chance)
     assert result.chance == pytest.approx(1 / math.log(2), abs=0.1)
+
+
+class Recites(LanguageModel):
+    """Continues the texts that it knows, and any other with the first token."""
+
+    def __init__(self, known: Sentences) -> None:
+        nn.Module.__init__(self)
+        self.places, self.vocabulary, self.says_tokens = known.texts.shape[1], known.vocabulary, True
+        self.known = torch.from_numpy(known.texts)
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def next_token(self, x: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities."""
+        said = torch.zeros(len(x), self.places, self.vocabulary - 1)
+        said[:, :, 0] = 0.5
+        for place in range(self.places - 1):
+            begins = (x[:, None, : place + 1] == self.known[None, :, : place + 1]).all(2)
+            for row, which in begins.nonzero():
+                said[row, place, int(self.known[which, place + 1]) - 1] = 1.0
+        return said.log_softmax(2)
+
+
+def test_what_a_model_recites_is_extracted_and_what_it_never_saw_is_not() -> None:
+    canaries, others = made(30), Sentences.drawn(30, TOKENS, VOCABULARY, seed=4)
+    net = Recites(canaries)
+    assert complete(net, canaries) == Completed(30, 1.0)
+    found = complete(net, others)
+    assert found.whole == 0
+    assert found.share < 0.2
+    result = measured(np.full(30, 5), 99, 1, canaries.secret, Completed(30, 1.0), found)
+    assert (result.extracted, result.others_extracted) == (30, 0)
+    assert complete(nn.Linear(1, 1), canaries) == Completed()
