@@ -93,9 +93,9 @@ def exceeds(curve: TradeOff, canaries: int, guesses: int, correct: int, chance: 
 
 def p_value(curve: TradeOff, canaries: int, guesses: int, correct: int) -> float:
     """The smallest probability that the theorem gives for at least this many right guesses."""
-    low, high = 0.0, 1.0  # `high` holds, or is 1
-    for _ in range(50):
-        middle = (low + high) / 2
+    low, high = 1e-300, 1.0  # `high` holds, or is 1
+    for _ in range(60):
+        middle = math.sqrt(low * high)
         low, high = (low, middle) if exceeds(curve, canaries, guesses, correct, middle) else (middle, high)
     return high
 
