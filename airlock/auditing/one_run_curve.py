@@ -32,7 +32,7 @@ Proof.
 
 Rejecting F whenever `exceeds` holds for the W that was observed is wrong with probability at most p: all such numbers
 are at least the smallest of them, to which the theorem applies. As an (ε, δ) is a curve too, it bounds what
-`one_run_audit` bounds; that bound is exact at δ = 0, where this one asks for up to one right guess more, and it was
+`one_run_audit` bounds; that bound is exact at δ = 0, where this one asks for about one right guess more, and it was
 never worse at any δ that was tried.
 
 What the curve adds. A curve may be false while its (ε, δ) at the claimed δ is true, so rejecting it says that the proof
