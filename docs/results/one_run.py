@@ -4,8 +4,9 @@ Writes JSON lines. The parts:
 
 * `power`: Gaussian noise for (ε, δ) = (1, 1e-5) that is divided by a number, on coins alone: how often one run refutes
   the claim, by its curve and by its (ε, δ), and the mean lower bounds. 400 runs a row.
-* `court`: the same with `weights`/`gaussian`, its noise divided in the code that a release runs; ten whole releases a
-  row.
+* `court`: whole releases of methods, with faults planted in the code that a release runs (`tests/faults/plants.py`):
+  `weights`/`gaussian` with less noise, ten a row; then every method that has canaries and knows its noise, three a row.
+  Needs PYTHONPATH=. for the plants.
 * `mnist-net`: one private training of MNIST-Net (1,199,882 weights) at (1, 1e-5) on 400 records of MNIST: ten steps on
   lots of half of them. Each of 4,000 canaries is a coordinate of its own that gets a gradient of the clip norm whenever
   the canary is in and drawn; what is scored is the sum of the noisy gradients there. Needs AIRLOCK_DATA.
@@ -33,7 +34,9 @@ from torch import Tensor, nn
 from airlock.accounting import Claim, calibrate, compute_epsilon
 from airlock.auditing import dp_audit, judge_one_run, metrics, one_run_audit, one_run_curve
 from airlock.auditing.bounds import Floats, auc_interval, epsilon_lower_bound, proportion_interval
+from airlock.auditing.noisy_proportion import CountNoise, noisy_interval
 from airlock.auditing.one_run_audit import Coins
+from airlock.auditing.paid_auc import paid_auc
 from airlock.data import Records
 from airlock.data.sources import named
 from airlock.mechanisms import GaussianNoise, Stream
@@ -115,13 +118,48 @@ def noise_over(divisor: float) -> Iterator[None]:
         GaussianNoise.scale = scale  # type: ignore[method-assign]
 
 
+METHODS = (
+    "weights/gaussian",
+    "weights/shaped",
+    "weights/head",
+    "student/private-teacher",
+    "twin/sharded",
+    "answers/head",
+)
+
+
 def court() -> Iterator[Row]:
-    """Whole releases of a method."""
-    for count in (1000, 2000):
+    """Whole releases of methods."""
+    import pytest
+
+    from tests.faults import plants
+
+    for count in (1000, 2000, 4000):
         canaries = open_canaries("weights/gaussian", EPSILON, DELTA, count)
         for divisor in (1.0, 2.0, 3.0):
             with noise_over(divisor):
                 yield summed(canaries, 10, {"part": "court", "method": "weights/gaussian", "noise divided by": divisor})
+    faults = {f"noise ÷ {d:g}": plants.noise_over(d) for d in (2.0, 4.0, 10.0)}
+    faults |= {"no noise": plants.no_noise, "no clipping": plants.no_clipping}
+    for method in METHODS:
+        canaries = open_canaries(method, EPSILON, DELTA, 1000)
+        for fault, plant in {"none": None, **faults}.items():
+            with pytest.MonkeyPatch.context() as patch:
+                if plant is not None:
+                    plant(patch)
+                found = [judge_one_run(canaries, Stream.from_seed(seed)) for seed in range(3)]
+            row = {"part": "court", "method": method, "canaries": 1000, "fault": fault, "seeds": "0 to 2"}
+            row |= {
+                "refuted": [v.refuted for v in found],
+                "by the curve": [bool(v.on_curve and v.on_curve.refuted) for v in found],
+            }
+            row |= {"ε by (ε, δ)": [round(v.epsilon_lower_bound, 2) for v in found]}
+            row |= {"ε by the curve": [round(v.epsilon_of_less_noise or 0.0, 2) for v in found]}
+            row |= {"right": [[look.correct for look in v.looks] for v in found]}
+            row |= {"right on the curve": [v.on_curve.correct if v.on_curve else None for v in found]}
+            yield row | {
+                "could refute noise over": None if found[0].less_noise is None else round(found[0].less_noise, 2)
+            }
 
 
 STEPS, RATE, REAL, CLIP = 10, 0.5, 400, 1.0
@@ -302,8 +340,33 @@ def bounds(noise: float) -> Iterator[tuple[str, str, Callable[[Rng], bool]]]:
     def area(rng: Rng) -> bool:
         return auc_interval(rng.normal(0.5, 1, 300), rng.normal(size=300))[1] > 0.5 * math.erfc(-0.5 / 2)
 
+    def paid(rng: Rng) -> bool:
+        stream = Stream.from_seed(int(rng.integers(2**31)))
+        found = paid_auc("x", rng.normal(0.5, 1, 300), rng.normal(size=300), 300, 300, 1.0, stream)
+        return found.low > 0.5 * math.erfc(-0.5 / 2)
+
+    def noisy_share(rng: Rng) -> bool:
+        cells = CountNoise(1.0, 1)
+        hits = int(rng.binomial(200, 0.9))
+        told = [count + int(rng.geometric(p) - rng.geometric(p)) for count in (hits, 200 - hits)
+                for p in [-math.expm1(-1.0)]]  # fmt: skip
+        parts = ((cells, 1.0, 1.0), (cells, 0.0, 1.0))
+        return noisy_interval(told[0], sum(told), parts, CountNoise(1.0, 2))[0] > 0.9
+
+    def sequential(rng: Rng) -> bool:
+        chance = 1 / (1 + math.exp(-1.0))
+        return dp_audit.Sequential(1.0, 0.0, 0.05).bet(rng.random(2000) < chance, rng.random(2000) < 1 - chance)
+
+    def whole_claim(rng: Rng) -> bool:
+        canaries = coins_with_noise(noise, 1.0, 1000, family)
+        return judge_one_run(canaries, Stream.from_seed(int(rng.integers(2**31)))).refuted
+
     yield "advantage, lower end", "uninformative scores", gain
     yield "AUC, lower end (DeLong, asymptotic)", "normal scores, 0.5 apart", area
+    yield "AUC on a card, lower end (paid_auc, ε = 1)", "normal scores, 0.5 apart", paid
+    yield "proportion of noisy counts, lower end (noisy_interval)", "0.9 of 200, ε = 1", noisy_share
+    yield "a true claim refuted by bets (Sequential)", "randomised response, ε = 1", sequential
+    yield "a true claim refuted in one run (judge_one_run)", "Gaussian, 1,000 canaries", whole_claim
 
 
 def _most_right(curve: Any, share: float) -> float:
