@@ -1,4 +1,4 @@
-"""LiRA, RMIA, the shadow-model attack and the loss threshold on real networks, all with the same shadow models.
+"""LiRA, BaVarIA, RMIA, the shadow-model attack and the loss threshold on real networks, with the same shadow models.
 
 Each of 64 shadow models (a balanced design) and each of four targets is trained on half of the pool; no attack learns
 from the targets. A fifth of the pool is set aside: the shadow-model attack learns only from the shadows' answers about
@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,8 @@ import torch
 from numpy.typing import NDArray
 
 from airlock.auditing.attacks import AnsweredRecords, Shadows, ShadowSettings, balanced, rmia, shadow_attack
-from airlock.auditing.attacks.lira import from_signals
+from airlock.auditing.attacks.bavaria import online
+from airlock.auditing.attacks.lira import from_score, from_signals
 from airlock.auditing.attacks.shadows import train_attack
 from airlock.auditing.attacks.signals import Mask, as_scores, loss, scaled_logit
 from airlock.auditing.bounds import auc_interval
@@ -217,6 +219,7 @@ def attacks(
     for kind in ("online", "offline"):
         one, each = (from_signals(kind, own, member, by.signals, inside, y, v) for v in ("global", "record"))
         found += [one, replace(each, name=f"{each.name}, own variance")]
+    found.append(from_score("BaVarIA, online", partial(online, own), member, by.signals, inside, y))
     return found + [rmia(kind, says, member, by.here, by.beside, beside) for kind in ("online", "offline")]
 
 

@@ -10,6 +10,7 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
     pld           dp-accounting's PLD accountant, made faster for Gaussian noise
     calibrate     the smallest noise that meets (ε, δ)
     budget_curve  how ε accumulates over a release's steps
+    trade_off     all of an event's (ε, δ) at once: the ROC curve of the best test
     privacy_filter  releases chosen one after the other, together within (ε, δ)
 """
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from airlock.accounting.pld import LossAccountant
     from airlock.accounting.privacy_filter import PrivacyFilter, divergence
     from airlock.accounting.terms import Claim
+    from airlock.accounting.trade_off import TradeOff
 
 __all__ = [
     "LARGEST",
@@ -48,6 +50,7 @@ __all__ = [
     "Guarantee",
     "LossAccountant",
     "PrivacyFilter",
+    "TradeOff",
     "calibrate",
     "choose",
     "compose",

@@ -23,6 +23,7 @@ privacy claim itself: from a method's case it gives a `Verdict` on the stated (�
     dp_audit          can a stated (ε, δ) be refuted? the statistics
     audit_game        the court: runs on both sides until the claim is settled
     one_run_audit     the court with one run and many canaries
+    one_run_curve     the same against all that accounting claims at once: f-DP in one run
     attacks/          the attacks on membership, and those on features
     features/         what attacks on features share
 """

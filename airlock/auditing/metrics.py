@@ -31,8 +31,8 @@ from airlock.auditing.result import Advantage, AttackResult, ClassScore, Ints, R
 from airlock.errors import DataError
 
 CONFIDENCE = 0.95
-RATES = (0.001, 0.01)
-FEWEST_NON_MEMBERS = 1000  # needed to report a TPR at such small false positive rates
+RATES = (0.0001, 0.001, 0.01)
+FEWEST_NON_MEMBERS = 1000  # needed to report a TPR at small false positive rates; see `fewest` for the smallest
 FEWEST_OF_A_CLASS = 50  # on either side; public, like every other number of records here
 # The ROC curve is reported only at these rates: all of its corners would reveal the ranks of single records.
 GRID = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -155,8 +155,8 @@ def rate_at(members: Floats, others: Floats, false_positive_rate: float, confide
     a continuous distribution above the k-th largest of n draws is Beta(k, n − k + 1), and ties only make it smaller.
     """
     count = len(others)
-    if count < FEWEST_NON_MEMBERS:
-        words = REFUSED.format(count=f"{count:,}", fewest=f"{FEWEST_NON_MEMBERS:,}")
+    if count < fewest(false_positive_rate):
+        words = REFUSED.format(count=f"{count:,}", fewest=f"{fewest(false_positive_rate):,}")
         return RateAt(false_positive_rate, None, None, None, None, refused=words)
     allowed = int(false_positive_rate * count + 1e-9)
     bar = np.partition(others, count - 1 - allowed)[count - 1 - allowed]
@@ -164,6 +164,15 @@ def rate_at(members: Floats, others: Floats, false_positive_rate: float, confide
     low, high = proportion_interval(hits, len(members), confidence)
     beyond = float(beta.ppf(confidence, allowed + 1, count - allowed))
     return RateAt(false_positive_rate, hits / len(members), low, high, beyond, refused=None)
+
+
+def fewest(false_positive_rate: float) -> int:
+    """How many non-members a figure at this rate takes: with fewer, none of them may be accused.
+
+    With exactly so many one of them may, and the threshold's true rate may still be several times as high: that is what
+    `false_positive_rate_high` says.
+    """
+    return max(FEWEST_NON_MEMBERS, math.ceil(1.0 / false_positive_rate - 1e-9))
 
 
 def advantage(members: Floats, others: Floats, confidence: float = CONFIDENCE) -> Advantage | None:

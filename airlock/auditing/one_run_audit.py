@@ -59,7 +59,8 @@ guessed if exactly one of its two scores is beyond the threshold, and m is the n
 
 The trial (`judge_one_run`). Flip the canaries' coins, make one release, guess, and report the bound. The coins and the
 randomness of the release are independent children of one stream. The numbers of guesses are fixed in advance and share
-the error, so nothing is chosen on the scores that certify the bound.
+the error, so nothing is chosen on the scores that certify the bound. Where the noise is known, half of the error goes
+to a test of everything that its accounting claims: `one_run_curve`.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from airlock.accounting.terms import Relation
+from airlock.auditing import one_run_curve as curve
 from airlock.auditing.audit_game import in_words, power
 from airlock.auditing.bounds import Floats, about, log_sum_exp
 from airlock.auditing.dp_audit import LUCK, Event, Hits, choose, first
@@ -186,7 +188,12 @@ def largest_refutable(canaries: int, delta: float, confidence: float) -> float:
 
 
 def would_show(
-    canaries: int, epsilon: float, delta: float, confidence: float, family: Callable[[float], tuple[Floats, Floats]]
+    canaries: int,
+    epsilon: float,
+    delta: float,
+    confidence: float,
+    family: Callable[[float], tuple[Floats, Floats]],
+    on_curve: float = math.inf,
 ) -> float | None:
     """The smallest member of a family of mechanisms for which the claim (ε, δ) is refuted about half of the time.
 
@@ -200,12 +207,15 @@ def would_show(
         confidence: Of the verdict.
         family: For numbers from 1 to 64, the probabilities of some nested events for a canary that is in and for one
             that is out.
+        on_curve: The share of `curve.guesses_of(canaries)` guesses that has to be right to refute the claimed curve.
     """
     each = share_of(confidence)
     needed = {r: _least_accuracy(canaries, r, epsilon, delta, each) for r in numbers(canaries)}
 
     def refuted(member: float) -> bool:
         chances = family(member)
+        if _accuracy(curve.guesses_of(canaries) / canaries, *chances) >= on_curve:
+            return True
         return any(_accuracy(r / canaries, *chances) >= least for r, least in needed.items())
 
     return first(refuted)
@@ -429,12 +439,14 @@ class OneRunVerdict:
         looks: The numbers of guesses, how many were correct, and the bound that each gives.
         confidence: Of everything in this verdict together.
         seconds: How long the run took.
+        on_curve: What the run says about the claim's whole curve; None where the noise is not known.
     """
 
     canaries: Canaries
     looks: tuple[Look, ...]
     confidence: float
     seconds: float
+    on_curve: curve.CurveLook | None = None
 
     @property
     def would_show(self) -> float | None:
@@ -452,13 +464,39 @@ class OneRunVerdict:
     @cached_property
     def could_refute(self) -> float:
         """The largest claimed ε that this many canaries could have refuted, with every guess correct."""
-        return largest_refutable(self.canaries.count, self.canaries.claim.delta, self.confidence)
+        return largest_refutable(self.canaries.count, self.canaries.claim.delta, self._of_looks)
+
+    @property
+    def _of_looks(self) -> float:
+        return self.confidence if self.on_curve is None else _half(self.confidence)
 
     @cached_property
     def _power(self) -> tuple[float | None, float | None]:
         claim, count = self.canaries.claim, self.canaries.count
-        find = partial(would_show, count, claim.epsilon, claim.delta, self.confidence)
+        find = partial(would_show, count, claim.epsilon, claim.delta, self._of_looks, on_curve=self._least_on_curve())
         return power(claim.epsilon, self.canaries.family, find)
+
+    def _least_on_curve(self) -> float:
+        """The share of right guesses that refutes the claimed curve; infinite where none does."""
+        look, family, count = self.on_curve, self.canaries.family, self.canaries.count
+        claimed = None if look is None or family is None else family.trade_off(1.0)
+        if look is None or claimed is None:
+            return math.inf
+        fewest = curve.fewest_correct(claimed, count, look.guesses, look.chance)
+        return fewest / look.guesses if fewest <= look.guesses else math.inf
+
+    @cached_property
+    def noise_divided_by(self) -> float | None:
+        """More than this divides the noise, if nothing else is wrong; 0 if nothing is shown, None if not known."""
+        if self.on_curve is None or self.canaries.family is None:
+            return None
+        return curve.divided_by(self.canaries.family, self.canaries.count, self.on_curve)
+
+    @cached_property
+    def epsilon_of_less_noise(self) -> float | None:
+        """ε with the noise divided by that: a lower bound only if nothing else is wrong."""
+        divisor, family = self.noise_divided_by, self.canaries.family
+        return None if divisor is None or family is None else family.at(divisor).epsilon if divisor else 0.0
 
     @property
     def best(self) -> Look:
@@ -472,7 +510,9 @@ class OneRunVerdict:
 
     @property
     def refuted(self) -> bool:
-        """Whether the claim is false, with the stated confidence."""
+        """Whether the claim, or the curve that its proof claims, is false, with the stated confidence."""
+        if self.on_curve is not None and self.on_curve.refuted:
+            return True
         return self.epsilon_lower_bound >= self.canaries.claim.epsilon
 
     @property
@@ -510,6 +550,7 @@ class OneRunVerdict:
             "guesses": self.best.guesses,
             "correct": self.best.correct,
             "looks": [{"guesses": x.guesses, "correct": x.correct, "epsilon": x.bound} for x in self.looks],
+            "curve": None if self.on_curve is None else self._curve_in_figures(),
             "could_refute": self.would_show,
             "could_refute_of": None if self.would_show is None else self.of_what,
             "noise_divided_by": self.less_noise,
@@ -519,6 +560,17 @@ class OneRunVerdict:
             "statistics": [self.canaries.statistic],
         }
 
+    def _curve_in_figures(self) -> dict[str, Any]:
+        look = self.on_curve
+        assert look is not None
+        return {
+            "guesses": look.guesses,
+            "correct": look.correct,
+            "refuted": look.refuted,
+            "noise_divided_by_at_least": self.noise_divided_by,
+            "epsilon_of_that": self.epsilon_of_less_noise,
+        }
+
 
 def judge_one_run(
     canaries: Canaries, stream: Stream, confidence: float = 0.95, progress: Progress | None = None
@@ -526,7 +578,8 @@ def judge_one_run(
     """Try to refute a claim with one run of the whole method.
 
     Guarantee: with probability at most 1 − confidence over the coins and the run, a true claim is refuted or the lower
-    bound exceeds the true ε (theorem and proof are at the top of the module).
+    bound exceeds the true ε (theorem and proof are at the top of the module and of `one_run_curve`). Where the noise is
+    known, half of the error goes to the curve that its accounting claims, half to the bound.
 
     Args:
         canaries: What is tried.
@@ -543,8 +596,16 @@ def judge_one_run(
         raise Refused(f"a score for each of {count} canaries", f"an array of shape {scores.shape}")
     if progress:
         progress("runs", 1, 1)
-    looks = look_at_guesses(scores, coins, claim.delta, confidence)
-    return OneRunVerdict(canaries, looks, confidence, time.monotonic() - begin)
+    right, on_curve = hits(scores, coins, curve.guesses_of(count)), None
+    if canaries.family is not None:
+        on_curve = curve.look_at_curve(canaries.family, count, right, (1.0 - confidence) / 2)
+    looks = look_at_guesses(scores, coins, claim.delta, confidence if on_curve is None else _half(confidence))
+    return OneRunVerdict(canaries, looks, confidence, time.monotonic() - begin, on_curve)
+
+
+def _half(confidence: float) -> float:
+    """The confidence of what gets half of the error."""
+    return 1.0 - (1.0 - confidence) / 2
 
 
 def check_count(count: int) -> None:

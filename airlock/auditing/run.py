@@ -7,8 +7,8 @@ public: it is derived from the public number of records and the fractions of the
 Which records are used for what: attacks are scored on members (from the private part) and on the holdout, which nothing
 was trained on. LiRA and RMIA train shadow models on random halves of these same records, which is their design and
 tells them nothing about the attacked model; the rest of the private part is in every shadow model, as for an attacker
-who knows all other records. The shadow-model attack learns from the test records alone, which also serve as RMIA's
-population.
+who knows all other records. The shadow-model attack and quantile regression learn from the test records
+alone, which also serve as RMIA's population.
 
 Where the unit is a person, members and others are people: all of a person's records are in a shadow model or none, and
 the scores of a person's records are averaged.
@@ -33,12 +33,14 @@ from airlock.auditing.attacks import (
     Shadows,
     ShadowSettings,
     balanced,
+    bavaria,
     exposure,
     external,
     gradient_norm,
     label_only,
     lira,
     loss_threshold,
+    quantile_regression,
     rmia,
     shadow_attack,
     train_shadows,
@@ -84,6 +86,7 @@ NO_CANARIES = (
     "`airlock audit --canaries 64` trains once more to measure it."
 )
 UNLIKE = "Shadow models trained under the same noise as what leaves; those that were used know none (--like release)."
+QUANTILES_OF_TEXT = "Quantile regression: it takes a record for a point in space, which a text is not."
 NAMES = {"classification": "classifier", "regression": "regression", "language": "language model"}
 OF_GROUPS = "Attacks on what the model says about groups or attributes rather than about one person's presence."
 NOT_TESTED = (
@@ -230,7 +233,10 @@ def attack(
         lambda: _labels(target, attack_set, settings, seed, run, split.facts.vocabulary is not None),
         lambda: _shadowed(target, attack_set, split, settings, seed, run, channel),
         lambda: [_learned(target, attack_set, split.test, settings, seed, run)],
+        lambda: [_quantiles(target, attack_set, split.test, seed, run)],
     ]
+    if split.facts.vocabulary is not None:  # a text is no point in space
+        untested, works = [*untested, QUANTILES_OF_TEXT], works[:-1]
     works += [partial(_external, name, target, attack_set, split.test, seed) for name in settings.attacks]
     for work in works:
         _try(work, found, untested)
@@ -383,7 +389,10 @@ def _shadowed(
     run: Run,
     channel: Channel | None,
 ) -> list[Scores]:
-    """LiRA and RMIA, from shadow models trained on halves of the pool and all of the rest."""
+    """LiRA, BaVarIA and RMIA, from shadow models trained on halves of the pool and all of the rest.
+
+    BaVarIA online alone: offline, LiRA with one variance for all finds more (docs/results/audit.md).
+    """
     pool, member = attack_set.pool, attack_set.member
     inside = balanced(settings.shadows, pool.units, seed)[:, units_of(pool)]
     beside = split.test.take(np.arange(min(len(split.test), settings.most)))
@@ -399,7 +408,7 @@ def _shadowed(
     never = Shadows(np.zeros((len(inside), len(beside)), bool), population, beside.y)
     says, beside_says = target.answers(pool), target.answers(beside)
     kinds: tuple[Literal["online", "offline"], ...] = ("online", "offline")
-    found = [lira(kind, says, member, shadows) for kind in kinds]
+    found = [*(lira(kind, says, member, shadows) for kind in kinds), bavaria("online", says, member, shadows)]
     return found + [rmia(kind, says, member, shadows, never, beside_says) for kind in kinds]
 
 
@@ -446,6 +455,15 @@ def _learned(
     inner = replace(run, checkpoint=None)
     shadows = Shadows(inside, logits, test.y)
     return shadow_attack(shadows, members, others, own, inner, ShadowSettings(most=_LESSONS))
+
+
+def _quantiles(target: Target, attack_set: AttackSet, test: Records, seed: int, run: Run) -> Scores:
+    """Quantile regression, learnt from test records alone, as the trained part of the network sees them."""
+    known, members, others = (
+        AnsweredRecords(target.embed(side), target.answers(side))
+        for side in (test, attack_set.members, attack_set.others)
+    )
+    return quantile_regression(known, members, others, mix(seed, 5), run)
 
 
 def _kept(run: Run, name: str, mark: str, work: Callable[[Run], tuple[Logits, Logits]]) -> tuple[Logits, Logits]:

@@ -270,7 +270,7 @@ def _found(audit: Audit, counted: str) -> Iterator[str]:
     for attack, rate in audit.rare_finds:
         yield (
             f"The attack '{attack.name}' finds {rate.value:.2%} of the members (at least {rate.low:.2%}) while it "
-            f"accuses {rate.false_positive_rate:.1%} of the others{of}."
+            f"accuses {100 * rate.false_positive_rate:g}% of the others{of}."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,12 +146,15 @@ def summary(done: Audited, folder: Path) -> dict[str, Any]:
 
 def _print(done: Audited, folder: Path) -> None:
     found = done.dossier
-    rates = any(rate.value is not None for attack in found.audit.attacks for rate in attack.rates)
-    columns = ["attack", "has", "AUC", *(["at 0.1%", "at 1%"] if rates else []), "ε above"]
+    known = [rate for attack in found.audit.attacks for rate in attack.rates if rate.value is not None]
+    rates = sorted({rate.false_positive_rate for rate in known})
+    columns = ["attack", "has", "AUC", *(f"at {100 * rate:g}%" for rate in rates), "ε above"]
     rows = [_row(attack, rates) for attack in found.audit.attacks]
-    refusals = {rate.refused for attack in found.audit.attacks for rate in attack.rates if rate.refused}
+    refusals: dict[str, set[float]] = {}
+    for rate in (rate for attack in found.audit.attacks for rate in attack.rates if rate.refused):
+        refusals.setdefault(rate.refused or "", set()).add(rate.false_positive_rate)
     notes = [found.headline, "AUC: 0.5 is random guessing, 1 is certainty; 95% intervals."]
-    notes += [f"Members found at 0.1% and 1% false positives: {words}" for words in sorted(refusals)]
+    notes += [f"Members found at {_percents(which)} false positives: {words}" for words, which in refusals.items()]
     notes += found.on_features
     notes += (*found.on_canaries, *found.on_columns, *found.on_worst_case)
     notes += [f"Not tested: {line}" for line in found.audit.not_tested]
@@ -168,7 +172,12 @@ def _print(done: Audited, folder: Path) -> None:
     print_table(f"Audit of {shown(folder)}", columns, rows, "\n".join(notes))
 
 
-def _row(attack: AttackResult, rates: bool) -> list[str]:
-    found = ["-" if rate.value is None else f"{rate.value:.2%}" for rate in attack.rates] if rates else []
+def _percents(rates: Collection[float]) -> str:
+    return " and ".join(f"{100 * rate:g}%" for rate in sorted(rates))
+
+
+def _row(attack: AttackResult, rates: Collection[float]) -> list[str]:
+    values = {rate.false_positive_rate: rate.value for rate in attack.rates}
+    found = ["-" if (value := values.get(rate)) is None else f"{value:.2%}" for rate in rates]
     area = f"{attack.value:.3f} ({attack.low:.2f} to {attack.high:.2f})"
     return [attack.name, attack.view, area, *found, f"{attack.epsilon_lower_bound:.2f}"]

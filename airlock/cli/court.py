@@ -173,8 +173,11 @@ def one_run_in_words(name: str, verdict: OneRunVerdict) -> str:
     """The verdict of one run; its first line is what matters."""
     claim, best = verdict.canaries.claim, verdict.best
     stated = f"{name} claims (ε, δ) = ({claim.epsilon:.4g}, {claim.delta:g})"
-    if verdict.refuted:
-        first = f"Refuted: {stated}, and that is false, with {verdict.confidence * 100:g}% confidence."
+    sure = f"with {verdict.confidence * 100:g}% confidence"
+    if verdict.epsilon_lower_bound >= claim.epsilon:
+        first = f"Refuted: {stated}, and that is false, {sure}."
+    elif verdict.refuted:
+        first = f"Refuted: {stated} by a proof that fails, {sure}."
     elif verdict.would_show is None:
         first = f"Not tried: {stated}; this few canaries could not have refuted it, whatever the mechanism."
     else:
@@ -183,10 +186,24 @@ def one_run_in_words(name: str, verdict: OneRunVerdict) -> str:
     return (
         f"{first}\n"
         f"{_bound(verdict)}\n"
+        f"{_on_curve(verdict)}"
         f"{best.correct:,} of {best.guesses:,} guesses were right: {verdict.canaries.what}; {verdict.seconds:.1f} s.\n"
         f"One run is weak: with every guess right it could refute ε up to {verdict.could_refute:.2f}, and noise that "
         "is somewhat too small goes unnoticed. Without --one-run the court detects more.\n"
         f"Claimed by: {claim.theorem}."
+    )
+
+
+def _on_curve(verdict: OneRunVerdict) -> str:
+    look, divisor = verdict.on_curve, verdict.noise_divided_by
+    if look is None or divisor is None:
+        return ""
+    found = f"{look.correct:,} of the {look.guesses:,} surest guesses were right"
+    if not divisor:
+        return f"{found}, which says nothing about the noise.\n"
+    return (
+        f"{found}: if the noise is all that may be wrong, it is at most 1/{divisor:.2f} of what is claimed, and "
+        f"ε at least {verdict.epsilon_of_less_noise:.2f}.\n"
     )
 
 

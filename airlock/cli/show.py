@@ -203,6 +203,8 @@ def _attack(attack: AttackResult) -> str:
         lines.append(f"advantage {gain.value:.3f} ({gain.low:.3f} to {gain.high:.3f}), one threshold")
     for rate in attack.rates:
         figure = f"{rate.value:.2%} ({rate.low:.2%} to {rate.high:.2%})" if rate.value is not None else rate.refused
-        lines.append(f"finds at {rate.false_positive_rate:.1%} false positives: {figure}")
+        if rate.false_positive_rate_high is not None:
+            figure = f"{figure}; the true rate of false positives is at most {rate.false_positive_rate_high:.2%}"
+        lines.append(f"finds at {100 * rate.false_positive_rate:g}% false positives: {figure}")
     lines.append(f"ε at least {attack.epsilon_lower_bound:.2f}, could have shown up to {attack.could_refute:.2f}")
     return "\n".join(lines)

@@ -96,6 +96,10 @@ class LessNoise:
         epsilon = min(float(accounted.get_epsilon(self.delta)), accounting.LARGEST)
         return Alternative(epsilon, np.clip(one, 0, 1), np.clip(other, 0, 1))
 
+    def trade_off(self, divisor: float) -> accounting.TradeOff | None:
+        """A curve that no test of the mechanism with its noise divided by this exceeds; None where none is known."""
+        return accounting.TradeOff.of_losses(self._losses(divisor)) if _exact(self.event) else None
+
     def in_words(self, divisor: float) -> str:
         """Which mechanism that is."""
         if _exact(self.event):

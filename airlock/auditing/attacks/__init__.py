@@ -9,6 +9,8 @@ trained on, and none of its settings is chosen on the records that it is measure
     label_only   for an attacker who sees decisions alone
     shadows      shadow models, by plain training or by the release's own method, and the attack that learns from them
     lira         the likelihood-ratio attack, online and offline
+    bavaria      the same with what all records say about one's spread: for few shadow models
+    quantile     one model that learns how well the attacked one does on records that it never saw
     exposure     canary sentences of a language model: how far it prefers what it was trained on
     rmia         the robust membership attack
     lookup       membership by looking up features that the attacker can compute
@@ -26,10 +28,12 @@ from typing import TYPE_CHECKING
 from airlock import lazy
 
 if TYPE_CHECKING:
+    from airlock.auditing.attacks.bavaria import bavaria
     from airlock.auditing.attacks.exposure import exposure
     from airlock.auditing.attacks.external import Attack, open_attacks, others, register
     from airlock.auditing.attacks.label_only import LabelSettings, label_only
     from airlock.auditing.attacks.lira import lira
+    from airlock.auditing.attacks.quantile import QuantileSettings, quantile_regression
     from airlock.auditing.attacks.rmia import rmia
     from airlock.auditing.attacks.shadows import (
         AnsweredRecords,
@@ -46,9 +50,11 @@ __all__ = [
     "AnsweredRecords",
     "Attack",
     "LabelSettings",
+    "QuantileSettings",
     "ShadowSettings",
     "Shadows",
     "balanced",
+    "bavaria",
     "exposure",
     "gradient_norm",
     "label_only",
@@ -56,6 +62,7 @@ __all__ = [
     "loss_threshold",
     "open_attacks",
     "others",
+    "quantile_regression",
     "register",
     "rmia",
     "shadow_attack",

@@ -11,6 +11,7 @@ the records that are measured.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -37,7 +38,7 @@ def online(target: Floats, shadows: Floats, inside: Mask, variance: Variance = "
         variance: "record" estimates one per record; "global" pools the spread around each record's own mean into one
             for all records, which Carlini et al. recommend below 64 models.
     """
-    target, shadows = _checked(target, shadows, inside)
+    target, shadows = checked(target, shadows, inside)
     sides = [_moments(shadows, side, variance) for side in (inside, ~inside)]
     (mean_in, sd_in), (mean_out, sd_out) = sides
     ratio = np.asarray(norm.logpdf(target, mean_in, sd_in) - norm.logpdf(target, mean_out, sd_out))
@@ -50,7 +51,7 @@ def offline(target: Floats, shadows: Floats, inside: Mask, variance: Variance = 
     It uses no model trained with the record; a higher signal indicates a member. Records are ranked as by the paper's 1
     − Pr[Z > t], without its ties where that rounds to one.
     """
-    target, shadows = _checked(target, shadows, inside)
+    target, shadows = checked(target, shadows, inside)
     mean, sd = _moments(shadows, ~inside, variance)
     beyond = np.asarray(norm.logsf(target, mean, sd))
     return np.asarray(-beyond.mean(1))
@@ -87,12 +88,31 @@ def from_signals(
 ) -> Scores:
     """The same from signals; several queries per record go along a last axis."""
     score = {"online": online, "offline": offline}[kind]
-    found = score(target, shadows, inside, variance)
-    again = [score(target, shadows[half], inside[half], variance) for half in halves(len(inside))]
-    return as_scores(f"LiRA, {kind}", "black-box", found, member, y, np.stack(again) if again else None)
+
+    def scored(signals: Floats, mask: Mask) -> Floats:
+        return score(target, signals, mask, variance)
+
+    return from_score(f"LiRA, {kind}", scored, member, shadows, inside, y)
 
 
-def _checked(target: Floats, shadows: Floats, inside: Mask) -> tuple[Floats, Floats]:
+def from_score(
+    name: str, score: Callable[[Floats, Mask], Floats], member: Mask, shadows: Floats, inside: Mask, y: Ints
+) -> Scores:
+    """The scores of an attack by shadow models' signals, repeated with each half of the models.
+
+    Args:
+        name: Of the attack.
+        score: Takes signals of some of the models and which records these were trained on.
+        member: Which records were in the attacked model's training set.
+        shadows: The signals of all models.
+        inside: Which records these were trained on.
+        y: The records' labels.
+    """
+    again = [score(shadows[half], inside[half]) for half in halves(len(inside))]
+    return as_scores(name, "black-box", score(shadows, inside), member, y, np.stack(again) if again else None)
+
+
+def checked(target: Floats, shadows: Floats, inside: Mask) -> tuple[Floats, Floats]:
     """Both arrays with a query axis."""
     target, shadows = np.asarray(target, np.float64), np.asarray(shadows, np.float64)
     if target.ndim == 1:

@@ -3,8 +3,8 @@
 In: a card, and the dossier with its attacks. Out: `report.json` and `target.yaml` in a new folder. Names and nesting
 are those that SACRO-ML 2.0 writes and reads (`GenerateTextReport` reads both files). Figures that Airlock does not
 measure are left out, and nothing claims to have been produced by SACRO-ML: `sacroml_version` is null. Two figures are
-defined differently. SACRO-ML's `Advantage` is a magnitude, without sign. Its `TPR@0.1%` interpolates between two
-corners of the ROC curve; ours is the corner itself.
+defined differently. SACRO-ML's `Advantage` is a magnitude, without sign. Its `TPR@0.1%` and `TPR@0.01%` interpolate
+between two corners of the ROC curve; ours are the corners themselves.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from airlock.errors import OutputError
 REPORT, TARGET = "report.json", "target.yaml"
 LAYOUT = "SACRO-ML 2.0.0"
 SIGNIFICANT = 0.05
+_RATES = {0.0001: "TPR@0.01%", 0.001: "TPR@0.1%"}
 
 
 def write_report(folder: Path, card: Card, dossier: Dossier) -> None:
@@ -119,8 +120,8 @@ def _instance(attack: AttackResult) -> dict[str, Any]:
         if attack.members == attack.non_members:
             found["ACC"] = gain.balanced_accuracy
     for rate in attack.rates:
-        if rate.false_positive_rate == 0.001 and rate.value is not None:
-            found["TPR@0.1%"] = rate.value
+        if rate.value is not None and (name := _RATES.get(rate.false_positive_rate)):
+            found[name] = rate.value
     if attack.curve:
         found |= {"fpr": [0.0, *(x for x, _ in attack.curve)], "tpr": [0.0, *(y for _, y in attack.curve)]}
     return found
