@@ -80,6 +80,7 @@ from airlock.methods.twin import sharded, sharded_case
 from airlock.methods.weights import head as weights_head
 from airlock.methods.weights.head import Head, HeadFigures
 from airlock.nets import domain, hugging_face
+from airlock.nets.wide_resnet import StandardisedConv2d
 from airlock.serve import answer_handler
 from airlock.serve.answer_handler import Batcher
 from airlock.training import ClassWeights, Poisson, PrivateGradients, Resident, convex, devices, loop, private
@@ -863,6 +864,11 @@ def networks_tried_in_the_lengths_that_occur(patch: Patch) -> None:
 
 def positions_not_looked_at(patch: Patch) -> None:
     patch.setattr(self_check, "_check_places", lambda *given: None)
+
+
+def filters_not_mapped_back(patch: Patch) -> None:
+    """Clipped is then the gradient of the standardised filter, and not that of the one that leaves."""
+    patch.setattr(StandardisedConv2d, "pull_back", lambda self, gradients, weight: gradients)
 
 
 def tried_with_care_and_summed_without(patch: Patch) -> None:

@@ -53,7 +53,7 @@ from tests.methods.features import test_noised as of_noised
 from tests.methods.student import test_ensemble as of_ensemble
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
-from tests.nets import test_bert, test_domain, test_hugging_face
+from tests.nets import test_bert, test_domain, test_hugging_face, test_wide_resnet
 from tests.training import test_adaptive_clip, test_convex, test_loop, test_private, test_sampling
 from tests.training import test_class_weights as of_weights
 from tests.training import test_lots_of_people as of_people
@@ -219,6 +219,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a network is tried in the lengths that occur", "per_sample.engine", plants.networks_tried_in_the_lengths_that_occur, with_folder(of_transformers.whether_a_network_is_refused_follows_from_no_record)),
     Fault("what a record's position does is not looked at", "per_sample.self_check", plants.positions_not_looked_at, called(of_self_check.care_is_taken_where_positions_matter)),
     Fault("what was tried with care is summed without", "per_sample.engine", plants.tried_with_care_and_summed_without, called(of_self_check.care_is_taken_where_positions_matter)),
+    Fault("gradients of standardised filters are not mapped back", "nets.wide_resnet", plants.filters_not_mapped_back, called(test_wide_resnet.standardised_layers_are_book_kept)),
     Fault("rows of text are cut to the shortest of the batch", "nets.domain", plants.rows_of_text_cut_to_the_shortest, called(test_bert.test_rows_are_grouped_by_their_own_length_alone)),
     Fault("identifiers rounded where one is missing", "data.memory", plants.identifiers_as_numpy_has_them, called(in_memory.test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing, "polars")),
     Fault("the record of nobody is another's", "data.memory", plants.identifiers_as_numpy_has_them, called(in_memory.test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing, "Arrow, a dictionary")),
