@@ -283,7 +283,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
             **self.weighing,
             **self.extras(),
         }
-        schedule = self.schedule(self.step_event(figures.noise_multiplier), figures.steps)
+        schedule = self.schedule(self.step_event(figures.noise_multiplier), figures.steps, self.beside)
         promise = self.guarantee(schedule.events())
         return Plan(self.channel, self.method, self.leaves, promise, details, schedule, figures)
 
@@ -333,13 +333,27 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
         `recipe` replaces the settings; it may depend on public figures and records only.
         """
+        gradients, step, steps = self.trained(net, split, figures, randomness, run, label, recipe)
+        return gradients, self.whole(step, steps)
+
+    def trained(
+        self,
+        net: nn.Module,
+        split: Split,
+        figures: DpSgdFigures,
+        randomness: Randomness,
+        run: Run,
+        label: str,
+        recipe: NoisyTrainingSettings | None,
+    ) -> tuple[Gradients, dpa.DpEvent, int]:
+        """The same; what a step cost, and how many there were."""
         data = self.resident(split.private, run.device)
         gradients, sampler = self.parts(net, split, data, figures, randomness, run)
         steps = fit(
             net, data, sampler, gradients, recipe or self.settings, randomness.seed, run, self.augmentation(), label,
             secret=randomness.privacy.child("records"),
         )  # fmt: skip
-        return gradients, self.whole(self.executed_step(sampler, gradients), steps)
+        return gradients, self.executed_step(sampler, gradients), steps
 
     def parts(
         self, net: nn.Module, split: Split, data: Resident, figures: DpSgdFigures, randomness: Randomness, run: Run
@@ -392,7 +406,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
     def _calibrated(self) -> float:
         """Computed once: it takes seconds, and follows from the config and public facts, which do not change."""
         return calibrate(
-            lambda noise: self.whole(self.step_event(noise), self.settings.steps),
+            lambda noise: self.whole(self.step_event(noise), self.settings.steps, self.beside),
             self.config.epsilon,
             self.config.delta,
             accountant=self.config.accountant,
@@ -403,13 +417,18 @@ class NoisyTraining(Channel[DpSgdFigures]):
         noise = GaussianNoise(self.settings.clip_norm, noise_multiplier)
         return sampled(self.sampling_probability, noise.event)
 
-    def whole(self, step: dpa.DpEvent, steps: int) -> dpa.DpEvent:
+    def whole(self, step: dpa.DpEvent, steps: int, beside: dpa.DpEvent | None = None) -> dpa.DpEvent:
         """All steps of all runs: when one result is picked among several, every run is paid for."""
-        return self.schedule(step, steps).events()
+        return self.schedule(step, steps, beside).events()
 
-    def schedule(self, step: dpa.DpEvent, steps: int) -> BudgetSchedule:
-        """The same, step by step."""
-        return training_schedule(step, steps, self.sampling_probability, self.config.tuning_runs)
+    def schedule(self, step: dpa.DpEvent, steps: int, beside: dpa.DpEvent | None = None) -> BudgetSchedule:
+        """The same, step by step; `beside` is what else a run costs."""
+        return training_schedule(step, steps, self.sampling_probability, self.config.tuning_runs, beside)
+
+    @property
+    def beside(self) -> dpa.DpEvent | None:
+        """What a run is planned to cost beside its steps, if anything."""
+        return None
 
     def guarantee(self, events: dpa.DpEvent) -> Guarantee:
         """The promise that these events support."""

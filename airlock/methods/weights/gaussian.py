@@ -1,29 +1,44 @@
 """`weights`/`gaussian`: DP-SGD, and all weights leave. Proof and plan are those of `methods.dp_sgd`.
 
-The defaults depend on public facts alone. Those of the named image sets were tuned on those very sets, which are public
-benchmarks; on private data, choosing a setting by its result costs budget (`tuning_runs`).
+The defaults depend on public facts alone (`recipe`). Those of the named image sets were tuned on those very sets, which
+are public benchmarks; on private data, choosing a setting by its result costs budget (`tuning_runs`).
 
 `TrainedWeights` and `settings_for` serve every method of this channel that trains a whole network.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from dataclasses import replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+import dp_accounting as dpa
+import torch
 from pydantic import Field
 from torch import nn
 
-from airlock.config import MINILM, TRANSFORMERS, ReleaseConfig, parse
-from airlock.data import Facts
+from airlock.config import MINILM, TRANSFORMERS, DataConfig, ReleaseConfig, parse
+from airlock.data import Facts, Records, Split, digest
 from airlock.errors import ConfigError
+from airlock.mechanisms import Randomness
 from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import Details
-from airlock.methods.dp_sgd import ONE_STEP, DpSgd, DpSgdSettings, NoisyTrainingSettings
+from airlock.methods.dp_sgd import ONE_STEP, DpSgd, DpSgdFigures, DpSgdSettings, NoisyTrainingSettings
+from airlock.methods.floor import Floor, Gain, right
+from airlock.methods.weights import recipe
 from airlock.nets import default_name, hugging_face
 from airlock.nets.hugging_face import Tune
 from airlock.nets.registry import tuned
+from airlock.nets.wide_resnet import LAYOUTS
+from airlock.training import Run
+from airlock.training.front_ends.public import SPLIT, FrontSettings, planned_sentence
+from airlock.training.gradients import Gradients
+from airlock.training.noise_aware_lr import bearable
+from airlock.training.public_start import train_openly
 
 S = TypeVar("S", bound=NoisyTrainingSettings)
 Defaults = Mapping[str, Mapping[str, Any]]
@@ -38,6 +53,7 @@ _BY_NAME: dict[str, dict[str, Any]] = {
 # that they bear. Starting points of the usual size, fixed before any text was looked at.
 _RATES: Mapping[Tune, float] = {"full": 5e-4, "lora": 2e-3, "bias": 4e-3, "last": 1e-2}
 _FRESH_RATE = 1e-3  # where it starts from random weights
+_MAY_COST = 0.02  # the share of the public records that noise alone may cost a network that starts from them
 _FEWEST_NUMBERS = 3  # of a text that can be predicted: no token, and two tokens
 
 
@@ -48,10 +64,14 @@ class GaussianSettings(DpSgdSettings):
         tune: What is trained of a network of transformers: "full", "last" (the head), "bias" (the head and all biases)
             or "lora" (the head and narrow matrices beside the dense layers). "lora" if left out and it brings weights.
         lora_rank: The inner width of these matrices.
+        start: Where training starts from: the network that the public part of the split gives by itself ("public",
+            which is also a floor, `methods.floor`), or random weights and those that a network brings ("own"). "auto"
+            is "public" where there is a public part with classes and the network brings no weights.
     """
 
     tune: Tune | None = None
     lora_rank: Annotated[int, Field(ge=1, le=1024)] = 16
+    start: Literal["auto", "public", "own"] = "auto"
 
 
 def settings_for(config: ReleaseConfig, facts: Facts, model: type[S], by_name: Defaults = _BY_NAME) -> S:
@@ -67,18 +87,19 @@ def settings_for(config: ReleaseConfig, facts: Facts, model: type[S], by_name: D
     net = default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
     if hugging_face.is_named(net):
         defaults = _fine_tuning(records, net, config.settings.get("tune"))
-    elif defaults is None:
-        defaults = _general(records)
+    elif defaults is None or net in LAYOUTS:
+        found = recipe.defaults(net, records, config.epsilon, facts, config.settings)
+        defaults = {key: value for key, value in found.items() if key in model.model_fields}
     if facts.target is not None and not hugging_face.is_named(net):
         # squared errors curve more than cross-entropies; chosen on made-up tables
         defaults = {**defaults, "learning_rate": 0.1}
-    return parse(model, {**defaults, **config.settings}, where="settings")
-
-
-def _general(records: int) -> dict[str, Any]:
-    """Large lots and a few hundred steps: what does well under noise whatever the data."""
-    lot = max(min(records, 256), records // 10)
-    return {"steps": 300, "lot_size": lot, "learning_rate": 4.0, "clip_norm": 0.1, "ema": 0.95}
+    asked = {**defaults, **config.settings}
+    if "learning_rate" in asked:
+        return parse(model, asked, where="settings")
+    settings = parse(model, {**asked, "learning_rate": 1.0}, where="settings")
+    adam = settings.optimiser != "sgd"
+    rate = _FRESH_RATE if adam else recipe.learning_rate(net, config, records, settings)
+    return settings.model_copy(update={"learning_rate": rate})
 
 
 def _fine_tuning(records: int, net: str, tune: object) -> dict[str, Any]:
@@ -132,12 +153,14 @@ class Gaussian(DpSgd, TrainedWeights):
     fine_tunes: ClassVar[bool] = True
     small: ClassVar[Mapping[str, object] | None] = ONE_STEP
     settings: GaussianSettings
+    _compared: Details = MappingProxyType({})  # what the comparison with public records alone found
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         if facts.task == "language":
             _check_language(config, facts)
         super().__init__(config, facts)
         self.tune = _tune_of(self.net_name, self.settings.tune)
+        self._check_start()
         if self.tune != "full" and not hugging_face.is_named(self.net_name):
             raise ConfigError(
                 f'a net "{TRANSFORMERS}FOLDER" for settings.tune = "{self.tune}"',
@@ -150,6 +173,77 @@ class Gaussian(DpSgd, TrainedWeights):
         """The user's settings over the defaults for this data."""
         return settings_for(self.config, self.facts, GaussianSettings)
 
+    def _check_start(self) -> None:
+        if self.settings.start == "public" and not (self.config.split.public and self.facts.task == "classification"):
+            raise ConfigError(
+                'a public part of the split, with classes, for settings.start = "public"',
+                "none",
+                "There would be nothing to start from.",
+                "Set split.public, such as 0.2, or leave start out.",
+            )
+
+    @cached_property
+    def floor(self) -> Floor | None:
+        """The comparison with public records alone; None where training does not start from these."""
+        asked = self.settings.start
+        there = self.config.split.public > 0 and self.facts.task == "classification"
+        if asked == "own" or not there or (asked == "auto" and (self.brought or hugging_face.is_named(self.net_name))):
+            return None
+        return Floor.of(self.config, self.records)
+
+    @property
+    def beside(self) -> dpa.DpEvent | None:
+        """The comparison."""
+        return None if self.floor is None else self.floor.event
+
+    def train(
+        self,
+        net: nn.Module,
+        split: Split,
+        figures: DpSgdFigures,
+        randomness: Randomness,
+        run: Run,
+        label: str = "training",
+        recipe: NoisyTrainingSettings | None = None,
+    ) -> tuple[Gradients, dpa.DpEvent]:
+        """From the public network where there is one; afterwards `net` is whichever of both the comparison prefers."""
+        if self.floor is None:
+            return super().train(net, split, figures, randomness, run, label, recipe)
+        recipe = self._started(net, split.public, figures, run, recipe or self.settings)
+        start, before = copy.deepcopy(net.state_dict()), right(net, split.private)
+        gradients, step, steps = self.trained(net, split, figures, randomness, run, label, recipe)
+        found = torch.zeros((), dtype=torch.float64)
+        stream, gain = randomness.privacy.child("floor"), Gain(0.0, self.floor.event)
+        if run.group.lead:
+            gain = self.floor.measure(before, right(net, split.private), split.private, stream)
+            found.fill_(gain.count)
+        run.group.spread([found])
+        gain = replace(gain, count=float(found))
+        if not gain.there:
+            net.load_state_dict(start)
+        self._compared = {**self.floor.told(gain), **_public(split)}
+        return gradients, self.whole(step, steps, gain.event)
+
+    def _started(
+        self, net: nn.Module, public: Records, figures: DpSgdFigures, run: Run, recipe: NoisyTrainingSettings
+    ) -> NoisyTrainingSettings:
+        """Train `net` on the public records; returns the recipe with a rate whose noise alone would not undo that."""
+        train_openly(net, public, self.config.seed, run, self.settings.augment)
+        run.group.spread(net.state_dict().values())  # public tensors, which another machine may compute differently
+        if not len(public):
+            return recipe
+        factor = bearable(net, public, figures.noise_on_mean_gradient, recipe, _MAY_COST, self.config.seed)
+        return recipe.model_copy(update={"learning_rate": factor * recipe.learning_rate})
+
+    def measured(self, gradients: Gradients) -> Details:
+        """By how much the private records help; it is paid for."""
+        return {**super().measured(gradients), **self._compared}
+
+    def assumptions(self) -> tuple[str, ...]:
+        """Where training starts from public records, that these are not protected."""
+        public = () if self.floor is None else planned_sentence(FrontSettings(public=DataConfig(source=SPLIT)))
+        return (*super().assumptions(), *public)
+
     def untrained(self) -> nn.Module:
         """With adapters, and with what is not trained frozen."""
         return tuned(super().untrained(), self.tune, self.settings.lora_rank, self.config.seed)
@@ -157,7 +251,13 @@ class Gaussian(DpSgd, TrainedWeights):
     def extras(self) -> Details:
         """What is trained, where that is less than everything."""
         how = f"lora, rank {self.settings.lora_rank}" if self.tune == "lora" else self.tune
-        return {**super().extras(), **({"tune": how} if self.tune != "full" else {})}
+        floor = {} if self.floor is None else {"starts_from": "the public records", **self.floor.details}
+        return {**super().extras(), **({"tune": how} if self.tune != "full" else {}), **floor}
+
+
+def _public(split: Split) -> Details:
+    """What the card says about the public records."""
+    return {"public_records": len(split.public), "public_sha256": digest(split.public)}
 
 
 def _check_language(config: ReleaseConfig, facts: Facts) -> None:
