@@ -6,8 +6,8 @@ python docs/results/recipe.py --data-dir DATA [--data fashion-mnist] [--device c
 DATA holds the files of the set as `airlock datasets` lists them (Fashion-MNIST: four files of idx, 31 MB). `auto` is
 `weights`/`gaussian` with nothing set but ε; `public` is the same with a fifth of the training records public, whose own
 network is measured too (`public_alone`); `wrn` is `net = "wrn-16-4"` with nothing else set, and `wrn-public` both. No
-release begins after --seconds. --steps and --copies shorten what a wide network takes, and stand in the line. Noise comes
-from the operating system; the seed draws network and split.
+release begins after --seconds. --steps and --copies shorten what a wide network takes, and stand in the line. Noise
+comes from the operating system; the seed draws network and split.
 """
 
 from __future__ import annotations

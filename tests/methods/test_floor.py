@@ -129,3 +129,26 @@ def test_without_public_records_there_is_none() -> None:
     assert built(split={"public": 0.0}).floor is None
     with pytest.raises(ConfigError, match="public part"):
         built(split={"public": 0.0}, settings={**TABLE["settings"], "start": "public"})
+
+
+@pytest.mark.filterwarnings("ignore:the noise will have")
+@pytest.mark.parametrize(("channel", "method"), [("weights", "head"), ("twin", "sharded")])
+def test_heads_are_compared_with_that_of_the_public_records(channel: str, method: str) -> None:
+    """And the worse of the two does not leave; without a public part nothing is spent on it."""
+    own = {"features": "pixels"} | ({"steps": 20} if method == "head" else {"shards": 40, "noise_limit": 1e9})
+    table = {**TABLE, "channel": channel, "method": method, "net": "auto", "settings": own}
+
+    def made(**changes: Any) -> Any:
+        config = from_table({**table, **changes})
+        return methods.build(config, data.describe(config))
+
+    good, bad = made(), made(epsilon=0.01)
+    assert good.planned.guarantee.epsilon <= 3.0
+    for one in (good, bad):
+        release = one.release(data.load(one.config), Randomness.make(0, insecure_seed=1), Run())
+        assert release.utility.accuracy > 0.85
+        assert "gain_over_public_alone" in release.plan.details
+        assert any("public part of the split" in line for line in release.guarantee.assumptions)
+    for alone in (made(split={"public": 0.0}), made(settings={**own, "floor": False})):
+        assert alone.floor is None
+        assert "noise_multiplier_of_the_floor" not in alone.planned.details

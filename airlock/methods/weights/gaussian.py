@@ -20,22 +20,21 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from airlock.config import MINILM, TRANSFORMERS, DataConfig, ReleaseConfig, parse
-from airlock.data import Facts, Records, Split, digest
+from airlock.config import MINILM, TRANSFORMERS, ReleaseConfig, parse
+from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness
 from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import Details
 from airlock.methods.dp_sgd import ONE_STEP, DpSgd, DpSgdFigures, DpSgdSettings, NoisyTrainingSettings
-from airlock.methods.floor import Floor, Gain, right
+from airlock.methods.floor import Floor, right
 from airlock.methods.weights import recipe
 from airlock.nets import default_name, hugging_face
 from airlock.nets.hugging_face import Tune
 from airlock.nets.registry import tuned
 from airlock.nets.wide_resnet import LAYOUTS
 from airlock.training import Run
-from airlock.training.front_ends.public import SPLIT, FrontSettings, planned_sentence
 from airlock.training.gradients import Gradients
 from airlock.training.noise_aware_lr import bearable
 from airlock.training.public_start import train_openly
@@ -174,7 +173,7 @@ class Gaussian(DpSgd, TrainedWeights):
         return settings_for(self.config, self.facts, GaussianSettings)
 
     def _check_start(self) -> None:
-        if self.settings.start == "public" and not (self.config.split.public and self.facts.task == "classification"):
+        if self.settings.start == "public" and Floor.where_public(self.config, self.facts, self.records) is None:
             raise ConfigError(
                 'a public part of the split, with classes, for settings.start = "public"',
                 "none",
@@ -185,11 +184,10 @@ class Gaussian(DpSgd, TrainedWeights):
     @cached_property
     def floor(self) -> Floor | None:
         """The comparison with public records alone; None where training does not start from these."""
-        asked = self.settings.start
-        there = self.config.split.public > 0 and self.facts.task == "classification"
-        if asked == "own" or not there or (asked == "auto" and (self.brought or hugging_face.is_named(self.net_name))):
+        asked, named = self.settings.start, hugging_face.is_named(self.net_name)
+        if asked == "own" or (asked == "auto" and (self.brought or named)):
             return None
-        return Floor.of(self.config, self.records)
+        return Floor.where_public(self.config, self.facts, self.records)
 
     @property
     def beside(self) -> dpa.DpEvent | None:
@@ -213,7 +211,7 @@ class Gaussian(DpSgd, TrainedWeights):
         start, before = copy.deepcopy(net.state_dict()), right(net, split.private)
         gradients, step, steps = self.trained(net, split, figures, randomness, run, label, recipe)
         found = torch.zeros((), dtype=torch.float64)
-        stream, gain = randomness.privacy.child("floor"), Gain(0.0, self.floor.event)
+        stream, gain = randomness.privacy.child("floor"), self.floor.unknown
         if run.group.lead:
             gain = self.floor.measure(before, right(net, split.private), split.private, stream)
             found.fill_(gain.count)
@@ -221,7 +219,7 @@ class Gaussian(DpSgd, TrainedWeights):
         gain = replace(gain, count=float(found))
         if not gain.there:
             net.load_state_dict(start)
-        self._compared = {**self.floor.told(gain), **_public(split)}
+        self._compared = self.floor.told(gain, split)
         return gradients, self.whole(step, steps, gain.event)
 
     def _started(
@@ -241,8 +239,7 @@ class Gaussian(DpSgd, TrainedWeights):
 
     def assumptions(self) -> tuple[str, ...]:
         """Where training starts from public records, that these are not protected."""
-        public = () if self.floor is None else planned_sentence(FrontSettings(public=DataConfig(source=SPLIT)))
-        return (*super().assumptions(), *public)
+        return (*super().assumptions(), *(() if self.floor is None else self.floor.assumptions))
 
     def untrained(self) -> nn.Module:
         """With adapters, and with what is not trained frozen."""
@@ -253,11 +250,6 @@ class Gaussian(DpSgd, TrainedWeights):
         how = f"lora, rank {self.settings.lora_rank}" if self.tune == "lora" else self.tune
         floor = {} if self.floor is None else {"starts_from": "the public records", **self.floor.details}
         return {**super().extras(), **({"tune": how} if self.tune != "full" else {}), **floor}
-
-
-def _public(split: Split) -> Details:
-    """What the card says about the public records."""
-    return {"public_records": len(split.public), "public_sha256": digest(split.public)}
 
 
 def _check_language(config: ReleaseConfig, facts: Facts) -> None:
