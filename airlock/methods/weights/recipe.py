@@ -53,7 +53,7 @@ class Pace:
 
 
 _LEAST_STEPS = 100
-SMALL = Pace(reach=4.0, drift=0.1, share=0.05, steps=400, most=1500)
+SMALL = Pace(reach=4.0, drift=0.3, share=0.05, steps=500, most=1500)
 WIDE = Pace(reach=2.0, drift=0.15, share=1 / 12, steps=875, most=2500)
 
 
