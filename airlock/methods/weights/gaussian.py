@@ -12,6 +12,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -22,22 +23,24 @@ from torch import nn
 
 from airlock.config import MINILM, TRANSFORMERS, ReleaseConfig, parse
 from airlock.data import Facts, Records, Split
-from airlock.errors import ConfigError
+from airlock.errors import ConfigError, NetError
 from airlock.mechanisms import Randomness
 from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import Details
-from airlock.methods.dp_sgd import ONE_STEP, DpSgd, DpSgdFigures, DpSgdSettings, NoisyTrainingSettings
+from airlock.methods.dp_sgd import BROUGHT, ONE_STEP, DpSgd, DpSgdFigures, DpSgdSettings, NoisyTrainingSettings
 from airlock.methods.floor import Floor, right
 from airlock.methods.weights import recipe
-from airlock.nets import default_name, hugging_face
+from airlock.nets import default_name, hugging_face, names
 from airlock.nets.hugging_face import Tune
+from airlock.nets.prefix import read_weights
 from airlock.nets.registry import tuned
 from airlock.nets.wide_resnet import LAYOUTS
 from airlock.training import Run
+from airlock.training.front_ends.public import SYNTHETIC
 from airlock.training.gradients import Gradients
 from airlock.training.noise_aware_lr import bearable
-from airlock.training.public_start import train_openly
+from airlock.training.public_start import digest_of, fill, from_shapes, train_openly
 
 S = TypeVar("S", bound=NoisyTrainingSettings)
 Defaults = Mapping[str, Mapping[str, Any]]
@@ -52,6 +55,8 @@ _BY_NAME: dict[str, dict[str, Any]] = {
 # that they bear. Starting points of the usual size, fixed before any text was looked at.
 _RATES: Mapping[Tune, float] = {"full": 5e-4, "lora": 2e-3, "bias": 4e-3, "last": 1e-2}
 _FRESH_RATE = 1e-3  # where it starts from random weights
+FROM_SHAPES = "The network's initial weights were made from synthetic images, which are drawn from a seed."
+_MOST_OF_IT = 0.5  # of a network's numbers that pre-trained weights must fit: all but its head, as a rule
 _MAY_COST = 0.02  # the share of the public records that noise alone may cost a network that starts from them
 _FEWEST_NUMBERS = 3  # of a text that can be predicted: no token, and two tokens
 
@@ -66,11 +71,14 @@ class GaussianSettings(DpSgdSettings):
         start: Where training starts from: the network that the public part of the split gives by itself ("public",
             which is also a floor, `methods.floor`), or random weights and those that a network brings ("own"). "auto"
             is "public" where there is a public part with classes and the network brings no weights.
+        pretrain: What a built-in network of images knows before that: nothing if left out, "synthetic" for images of
+            random shapes (`training.public_start`), or a file of weights by `airlock pretrain`.
     """
 
     tune: Tune | None = None
     lora_rank: Annotated[int, Field(ge=1, le=1024)] = 16
     start: Literal["auto", "public", "own"] = "auto"
+    pretrain: str | None = None
 
 
 def settings_for(config: ReleaseConfig, facts: Facts, model: type[S], by_name: Defaults = _BY_NAME) -> S:
@@ -160,6 +168,11 @@ class Gaussian(DpSgd, TrainedWeights):
         super().__init__(config, facts)
         self.tune = _tune_of(self.net_name, self.settings.tune)
         self._check_start()
+        if self.settings.pretrain == SYNTHETIC and self.net_name not in names():
+            raise ConfigError(
+                'a built-in network for settings.pretrain = "synthetic"', f"'{self.net_name}'",
+                do="Name one, such as wrn-16-4, or give a file of weights.",
+            )  # fmt: skip
         if self.tune != "full" and not hugging_face.is_named(self.net_name):
             raise ConfigError(
                 f'a net "{TRANSFORMERS}FOLDER" for settings.tune = "{self.tune}"',
@@ -205,6 +218,8 @@ class Gaussian(DpSgd, TrainedWeights):
         recipe: NoisyTrainingSettings | None = None,
     ) -> tuple[Gradients, dpa.DpEvent]:
         """From the public network where there is one; afterwards `net` is whichever of both the comparison prefers."""
+        if self.settings.pretrain is not None:
+            self._compared = self._pretrained(net, self.settings.pretrain, run)
         if self.floor is None:
             return super().train(net, split, figures, randomness, run, label, recipe)
         recipe = self._started(net, split.public, figures, run, recipe or self.settings)
@@ -219,8 +234,27 @@ class Gaussian(DpSgd, TrainedWeights):
         gain = replace(gain, count=float(found))
         if not gain.there:
             net.load_state_dict(start)
-        self._compared = self.floor.told(gain, split)
+        self._compared = {**self._compared, **self.floor.told(gain, split)}
         return gradients, self.whole(step, steps, gain.event)
+
+    def _pretrained(self, net: nn.Module, source: str, run: Run) -> Details:
+        """Put pre-trained weights into `net`; what the card says about them.
+
+        Raises:
+            NetError: They belong to another network.
+        """
+        if source == SYNTHETIC:
+            weights = from_shapes(self.net_name, self.facts.shape, self.config.seed, run)
+        else:
+            weights = read_weights(Path(source).expanduser())
+        if fill(net, weights) < _MOST_OF_IT:
+            raise NetError(
+                f"weights of {self.public_net_name} for records of this shape, for settings.pretrain",
+                "those of another network",
+                do=f"Make them: airlock pretrain synthetic --net {self.public_net_name} --shape ... --out FILE.",
+            )
+        run.group.spread(net.state_dict().values())
+        return {"pretrained_sha256": digest_of(weights)}
 
     def _started(
         self, net: nn.Module, public: Records, figures: DpSgdFigures, run: Run, recipe: NoisyTrainingSettings
@@ -239,7 +273,8 @@ class Gaussian(DpSgd, TrainedWeights):
 
     def assumptions(self) -> tuple[str, ...]:
         """Where training starts from public records, that these are not protected."""
-        return (*super().assumptions(), *(() if self.floor is None else self.floor.assumptions))
+        made = {None: (), SYNTHETIC: (FROM_SHAPES,)}.get(self.settings.pretrain, (BROUGHT,))
+        return (*super().assumptions(), *made, *(() if self.floor is None else self.floor.assumptions))
 
     def untrained(self) -> nn.Module:
         """With adapters, and with what is not trained frozen."""
