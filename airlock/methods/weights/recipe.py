@@ -1,7 +1,7 @@
 """What DP-SGD is run with where a user says nothing: lots, steps, clip norm and learning rate, from public facts alone.
 
 In: ε, δ, the public number of records, the shape of a record and the name of the network. Out: settings. No result on
-anybody's records goes into them; docs/defaults.md says where each number was looked up.
+anybody's records goes into them; docs/results/defaults.md says where each number was looked up.
 
 The learning rate η follows from the noise. Over k steps with noise multiplier z, clip norm C, expected lot L and
 momentum m, a weight drifts by about η·√k·z·C/((1−m)·L) through noise alone, and a step goes at most η·C/(1−m) far, its
