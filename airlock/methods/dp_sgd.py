@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal, cast
@@ -333,27 +333,20 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
         `recipe` replaces the settings; it may depend on public figures and records only.
         """
-        gradients, step, steps = self.trained(net, split, figures, randomness, run, label, recipe)
-        return gradients, self.whole(step, steps)
-
-    def trained(
-        self,
-        net: nn.Module,
-        split: Split,
-        figures: DpSgdFigures,
-        randomness: Randomness,
-        run: Run,
-        label: str,
-        recipe: NoisyTrainingSettings | None,
-    ) -> tuple[Gradients, dpa.DpEvent, int]:
-        """The same; what a step cost, and how many there were."""
+        recipe, compare = self.around(net, split, figures, run, recipe or self.settings)
         data = self.resident(split.private, run.device)
         gradients, sampler = self.parts(net, split, data, figures, randomness, run)
         steps = fit(
-            net, data, sampler, gradients, recipe or self.settings, randomness.seed, run, self.augmentation(), label,
+            net, data, sampler, gradients, recipe, randomness.seed, run, self.augmentation(), label,
             secret=randomness.privacy.child("records"),
         )  # fmt: skip
-        return gradients, self.executed_step(sampler, gradients), steps
+        return gradients, self.whole(self.executed_step(sampler, gradients), steps, compare(randomness))
+
+    def around(
+        self, net: nn.Module, split: Split, figures: DpSgdFigures, run: Run, recipe: NoisyTrainingSettings
+    ) -> tuple[NoisyTrainingSettings, Callable[[Randomness], dpa.DpEvent | None]]:
+        """What is done to `net` before private training, and after it: the recipe, and what then spends `beside`."""
+        return recipe, lambda randomness: None
 
     def parts(
         self, net: nn.Module, split: Split, data: Resident, figures: DpSgdFigures, randomness: Randomness, run: Run

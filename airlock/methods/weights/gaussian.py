@@ -9,7 +9,7 @@ are public benchmarks; on private data, choosing a setting by its result costs b
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -207,35 +207,31 @@ class Gaussian(DpSgd, TrainedWeights):
         """The comparison."""
         return None if self.floor is None else self.floor.event
 
-    def train(
-        self,
-        net: nn.Module,
-        split: Split,
-        figures: DpSgdFigures,
-        randomness: Randomness,
-        run: Run,
-        label: str = "training",
-        recipe: NoisyTrainingSettings | None = None,
-    ) -> tuple[Gradients, dpa.DpEvent]:
+    def around(
+        self, net: nn.Module, split: Split, figures: DpSgdFigures, run: Run, recipe: NoisyTrainingSettings
+    ) -> tuple[NoisyTrainingSettings, Callable[[Randomness], dpa.DpEvent | None]]:
         """From the public network where there is one; afterwards `net` is whichever of both the comparison prefers."""
         if self.settings.pretrain is not None:
             self._compared = self._pretrained(net, self.settings.pretrain, run)
         if self.floor is None:
-            return super().train(net, split, figures, randomness, run, label, recipe)
-        recipe = self._started(net, split.public, figures, run, recipe or self.settings)
+            return super().around(net, split, figures, run, recipe)
+        recipe, floor = self._started(net, split.public, figures, run, recipe), self.floor
         start, before = copy.deepcopy(net.state_dict()), right(net, split.private)
-        gradients, step, steps = self.trained(net, split, figures, randomness, run, label, recipe)
-        found = torch.zeros((), dtype=torch.float64)
-        stream, gain = randomness.privacy.child("floor"), self.floor.unknown
-        if run.group.lead:
-            gain = self.floor.measure(before, right(net, split.private), split.private, stream)
-            found.fill_(gain.count)
-        run.group.spread([found])
-        gain = replace(gain, count=float(found))
-        if not gain.there:
-            net.load_state_dict(start)
-        self._compared = {**self._compared, **self.floor.told(gain, split)}
-        return gradients, self.whole(step, steps, gain.event)
+
+        def compare(randomness: Randomness) -> dpa.DpEvent:
+            gain, found = floor.unknown, torch.zeros((), dtype=torch.float64)
+            if run.group.lead:
+                stream = randomness.privacy.child("floor")
+                gain = floor.measure(before, right(net, split.private), split.private, stream)
+                found.fill_(gain.count)
+            run.group.spread([found])
+            gain = replace(gain, count=float(found))
+            if not gain.there:
+                net.load_state_dict(start)
+            self._compared = {**self._compared, **floor.told(gain, split)}
+            return gain.event
+
+        return recipe, compare
 
     def _pretrained(self, net: nn.Module, source: str, run: Run) -> Details:
         """Put pre-trained weights into `net`; what the card says about them.
