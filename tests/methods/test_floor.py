@@ -152,3 +152,15 @@ def test_heads_are_compared_with_that_of_the_public_records(channel: str, method
     for alone in (made(split={"public": 0.0}), made(settings={**own, "floor": False})):
         assert alone.floor is None
         assert "noise_multiplier_of_the_floor" not in alone.planned.details
+
+
+@pytest.mark.parametrize("method", ["weights/gaussian", "weights/shaped", "weights/head", "twin/sharded"])
+def test_the_court_sees_what_training_gives_and_not_what_the_comparison_lets_through(method: str) -> None:
+    """Of two dozen records the comparison would keep nearly everything back, and a fault with it."""
+    assert methods.named(method).small is not None
+    table = {"channel": method.split("/")[0], "method": method.split("/")[1], "data": "digits", "epsilon": 3.0}
+    config = from_table(
+        {**table, "delta": 1e-4, "split": {"public": 0.4}, "settings": dict(methods.named(method).small or {})}
+    )
+    made: Any = methods.build(config, data.describe(config))
+    assert made.floor is None

@@ -189,7 +189,7 @@ class SampleAndAggregate(Channel):
     status: ClassVar[Status] = "proven"
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     weighs_classes: ClassVar[bool] = True
-    small: ClassVar[Mapping[str, object] | None] = {"shards": 6, "noise_limit": 1e9}
+    small: ClassVar[Mapping[str, object] | None] = {"shards": 6, "noise_limit": 1e9, "floor": False}
     settings_model: ClassVar[type[Frozen] | None] = ShardSettings
     settings: ShardSettings
     compares: ClassVar[bool] = False  # whether it compares what leaves with the head of public records alone

@@ -218,6 +218,7 @@ class Head(Channel[HeadFigures]):
         "lot_size": 10**9,
         "learning_rate": 1.0,
         "momentum": 0.0,
+        "floor": False,  # of so few records it would nearly always keep the result back
     }
     distributed: ClassVar[bool] = True
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
