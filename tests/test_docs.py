@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
 import warnings
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import mkdocs.__main__
 import pytest
@@ -191,3 +194,18 @@ def test_the_page_on_scale_shows_what_its_rows_say() -> None:
     assert len(shown) > 35
     assert [line for line in shown if line not in page] == []
     assert sum(line.startswith("|") for line in page) == len(shown)
+
+
+def test_the_page_on_defaults_says_what_the_code_has() -> None:
+    """Every constant on it exists, and has the value beside it."""
+    page = (ROOT / "docs" / "results" / "defaults.md").read_text()
+    rows = re.findall(r"^\| `([\w.]+)` \| ([\w.]+) \|", page, re.MULTILINE)
+    assert len(rows) > 20
+    for name, stated in rows:
+        parts, place = name.split("."), ROOT / "airlock"
+        while parts and ((place / parts[0]).is_dir() or (place / f"{parts[0]}.py").is_file()):
+            place /= parts.pop(0)
+        found: Any = importlib.import_module(".".join(place.relative_to(ROOT).parts))
+        for part in parts:
+            found = found[part] if isinstance(found, Mapping) else getattr(found, part)
+        assert found == float(stated), name

@@ -20,7 +20,7 @@ from airlock import lazy
 
 if TYPE_CHECKING:
     from airlock.accounting.budget_curve import BudgetSchedule, Curve, trace
-    from airlock.accounting.calibrate import calibrate
+    from airlock.accounting.calibrate import calibrate, gaussian_multiplier
     from airlock.accounting.epsilon import LARGEST, EpsilonBound, compute_epsilon, deltas, raised_by, register
     from airlock.accounting.events import (
         ChoiceDpEvent,
@@ -58,6 +58,7 @@ __all__ = [
     "deltas",
     "divergence",
     "from_json",
+    "gaussian_multiplier",
     "pure",
     "raised_by",
     "register",

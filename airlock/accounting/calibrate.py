@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 import dp_accounting as dpa
+from scipy.special import log_ndtr
 
 from airlock.accounting.epsilon import (
     OWN,
@@ -36,6 +37,8 @@ from airlock.errors import AccountingError
 
 TOLERANCE = 1e-3
 _LARGEST_NOISE = 1e6
+
+_HALVINGS = 200
 
 MakeEvent = Callable[[float], dpa.DpEvent]
 End = tuple[float, float]  # a noise multiplier and its ε
@@ -163,3 +166,22 @@ def _remember(key: str, noise: float) -> None:
         with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as file:
             json.dump({"key": key, "noise_multiplier": noise}, file)
         os.replace(file.name, target)
+
+
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """Roughly the noise multiplier of one Gaussian mechanism that is (ε, δ)-DP, in closed form (Balle and Wang 2018).
+
+    For rules of thumb, which have to be public and quick; a guarantee is computed by `calibrate`.
+    """
+    low, high = math.log(1e-6), math.log(1e9)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _gaussian_delta(epsilon, math.exp(middle)) > delta else (low, middle)
+    return math.exp(high)
+
+
+def _gaussian_delta(epsilon: float, noise_multiplier: float) -> float:
+    """Φ(1/2z − εz) − e^ε Φ(−1/2z − εz)."""
+    half, reach = 0.5 / noise_multiplier, epsilon * noise_multiplier
+    both = [float(log_ndtr(half - reach)), epsilon + float(log_ndtr(-half - reach))]
+    return math.exp(both[0]) - math.exp(min(both[1], both[0]))

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal, cast
@@ -334,27 +334,29 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
         `recipe` replaces the settings; it may depend on public figures and records only.
         """
-        gradients, step, steps = self.descend(net, split, figures, randomness, run, label, recipe)
-        return gradients, self.whole(step, steps)
+        recipe, finish = self.around(net, split, figures, randomness, run, recipe or self.settings)
+        data = self.resident(split.private, run.device)
+        gradients, sampler = self.parts(net, split, data, figures, randomness, run)
+        steps = fit(
+            net, data, sampler, gradients, recipe, randomness.seed, run, self.augmentation(), label,
+            secret=randomness.privacy.child("records"),
+        )  # fmt: skip
+        return gradients, self.whole(self.executed_step(sampler, gradients), steps, finish())
 
-    def descend(
+    def around(
         self,
         net: nn.Module,
         split: Split,
         figures: DpSgdFigures,
         randomness: Randomness,
         run: Run,
-        label: str,
-        recipe: NoisyTrainingSettings | None,
-    ) -> tuple[Gradients, dpa.DpEvent, int]:
-        """The same; what a step cost, and how many there were."""
-        data = self.resident(split.private, run.device)
-        gradients, sampler = self.parts(net, split, data, figures, randomness, run)
-        steps = fit(
-            net, data, sampler, gradients, recipe or self.settings, randomness.seed, run, self.augmentation(), label,
-            secret=randomness.privacy.child("records"),
-        )  # fmt: skip
-        return gradients, self.executed_step(sampler, gradients), steps
+        recipe: NoisyTrainingSettings,
+    ) -> tuple[NoisyTrainingSettings, Callable[[], dpa.DpEvent | None]]:
+        """What is done to `net` before the steps: the recipe, and what is done after them, which says what both cost.
+
+        What they cost is what `beside` has planned.
+        """
+        return recipe, lambda: None
 
     def parts(
         self, net: nn.Module, split: Split, data: Resident, figures: DpSgdFigures, randomness: Randomness, run: Run

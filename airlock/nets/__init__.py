@@ -5,6 +5,7 @@ In: a name, the shape of a record and the number of classes. Out: a `torch.nn.Mo
     registry     networks by name, those of other packages, the user's own, also in memory, and their seeds
     classifiers  small networks that are trained from scratch
     compact      the all-convolutional family of RONA: large teachers, small students
+    wide_resnet  WRN-16-4 and WRN-40-4 with GroupNorm and standardised weights
     check        whether a network can be trained per sample
     frontend     frozen front ends with a linear head, and their whitening
     hugging_face networks of transformers, from a folder, and what of them is trained

@@ -26,18 +26,23 @@ from airlock.nets.backbones import (
     ResnetTrunk,
     VggTrunk,
     efficientnet_body,
+    efficientnet_linear,
     resnet_layers,
     vgg_layers,
     vgg_layout,
 )
 from airlock.nets.check import alone
+from airlock.nets.frontend import pretrain, scattering_linear
 from airlock.nets.registry import open_user_net
+from airlock.nets.scattering import SMALLEST
 from airlock.nets.stages import BY_CHANNEL, Block, ByChannel, Convolution, Layer, Plain, Weights, Whole, folded
 
 Shape = tuple[int, ...]
 State = Mapping[str, Tensor]
 
 FRONTS = ("vgg16", "vgg19", "resnet18", "efficientnet-lite0", "residual")
+# Front ends of `weights`/`head` whole, as one layer: one map of a single pixel for each of their features.
+POOLED = ("scattering", "efficientnet-lite0-pooled")
 _SEED = 0  # for a front end without weights
 _RESIDUAL_WIDTH = 64
 _RESIDUAL_LAYERS = 10
@@ -125,8 +130,8 @@ def open_prefix(name: str, m: int | str, shape: Shape, weights: State | Path | s
     """A public network cut after layer `m`, frozen, in eval mode.
 
     Args:
-        name: One of `FRONTS`, or the user's own as `package.module:function` (an nn.Sequential is cut after its m-th
-            part; any other module is one layer).
+        name: One of `FRONTS` or `POOLED`, or the user's own as `package.module:function` (an nn.Sequential is cut after
+            its m-th part; any other module is one layer).
         m: How many layers, or the name of the last one.
         shape: The shape of one record: colours, height, width.
         weights: A state dict in the usual layout or a file with one (.safetensors, or .pth without code in it). If
@@ -147,7 +152,7 @@ def open_prefix(name: str, m: int | str, shape: Shape, weights: State | Path | s
 
 def layer_count(name: str) -> int | None:
     """How many layers a built-in network can be cut after; None for the user's own."""
-    return None if ":" in name else _family(name).layers
+    return None if ":" in name else 1 if name in POOLED else _family(name).layers
 
 
 def trunk(name: str, shape: Shape, layers: int | None = None) -> nn.Module:
@@ -256,13 +261,15 @@ def _family(name: str) -> _Family:
     if name not in families:
         near = difflib.get_close_matches(name, families, n=1)
         hint = f"Did you mean '{near[0]}'?" if near else "Or give your own as package.module:function."
-        raise NetError(f"a front end ({', '.join(families)})", f"'{name}'", do=hint)
+        raise NetError(f"a front end ({', '.join((*families, *POOLED))})", f"'{name}'", do=hint)
     return families[name]
 
 
 def _open(name: str, m: int | str, shape: Shape, weights: Weights) -> tuple[nn.Module, dict[str, Layer]]:
     if ":" in name:
         return _own(name, m, shape, weights)
+    if name in POOLED:
+        return nn.Identity(), {"features": _pooled(name, m, shape)}
     family = _family(name)
     if isinstance(m, str):
         known = list(family.make(Weights(None, ""), family.layers, shape[0]))
@@ -275,8 +282,25 @@ def _open(name: str, m: int | str, shape: Shape, weights: Weights) -> tuple[nn.M
     return plain, family.make(weights, m, shape[0])
 
 
+def _pooled(name: str, m: int | str, shape: Shape) -> Layer:
+    """All of a front end of `weights`/`head`, each feature as a map."""
+    if m not in (1, "features"):
+        raise NetError(f"1 layer of {name}", f"{m}", do="Leave settings.layers out.")
+    if name == "scattering":
+        framed = scattering_linear(shape, 1)
+        pretrain(framed, shape, _SEED)
+    else:
+        framed = efficientnet_linear(shape, 1)
+    return Whole(nn.Sequential(framed.front, nn.Unflatten(1, (framed.centre.mean.numel(), 1, 1))))
+
+
 def _check_images(name: str, shape: Shape) -> None:
     if ":" in name:
+        return
+    if name in POOLED:
+        if len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) < SMALLEST:
+            found = f"records of shape {' × '.join(map(str, shape))}"
+            raise NetError(f"images of at least {SMALLEST} pixels per side for front end '{name}'", found)
         return
     colours = "colour images (3 × height × width)" if _family(name).colour else "grey or colour images"
     if len(shape) != 3 or shape[0] not in ((3,) if _family(name).colour else (1, 3)):
@@ -290,7 +314,7 @@ def _check_images(name: str, shape: Shape) -> None:
 
 
 def _check_size(name: str, layers: Mapping[str, Layer], shape: Shape) -> None:
-    if ":" in name:
+    if ":" in name or name in POOLED:
         return
     least = math.prod(_stride(layer) for layer in layers.values())
     if min(shape[1:]) < least:

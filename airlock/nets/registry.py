@@ -38,6 +38,9 @@ from airlock.nets.compact import SMALLEST as SMALLEST_COMPACT
 from airlock.nets.frontend import Framed, pixels_linear, scattering_linear, whitened
 from airlock.nets.scattering import SMALLEST
 from airlock.nets.tables import blank, is_steps
+from airlock.nets.wide_resnet import LAYOUTS as WIDE
+from airlock.nets.wide_resnet import SMALLEST as SMALLEST_WIDE
+from airlock.nets.wide_resnet import wide_resnet
 
 # Torch's own generators, which draw initial weights and dropout.
 
@@ -74,6 +77,7 @@ _TABLE: dict[str, Callable[[Shape, int], nn.Module]] = {
     "scattering-linear": scattering_linear,
     "pixels-linear": pixels_linear,
     **{name: partial(compact_net, layout=layout, dropout=dropout) for name, (layout, dropout) in FAMILY.items()},
+    **{name: partial(wide_resnet, depth=depth, width=width) for name, (depth, width) in WIDE.items()},
 }
 # Which record shapes a built-in network accepts, in words and as a test.
 _SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {
@@ -87,6 +91,9 @@ _SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {
     "pixels-linear": ("records of any shape", lambda s: True),
     **dict.fromkeys(
         FAMILY, ("images of at least 4 pixels per side", lambda s: len(s) == 3 and min(s[1:]) >= SMALLEST_COMPACT)
+    ),
+    **dict.fromkeys(
+        WIDE, ("images of at least 8 pixels per side", lambda s: len(s) == 3 and min(s[1:]) >= SMALLEST_WIDE)
     ),
 }
 # Networks that only methods with heads build, because they need public weights or public images;

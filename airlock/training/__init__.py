@@ -10,6 +10,7 @@ In: a network, records, a sampler and a source of gradients. Out: the trained ne
     private         private gradients: clip every record's, sum, add noise, divide by a public constant
     adam_bc         Adam that takes the noise off its second moment
     noise_aware_lr  the largest learning rate at which noise does little harm
+    public_start    a network trained on public records, where private training starts from
     augment         augmentations that change each record independently
     convex          logistic heads with a certified distance to their minimiser
     outcomes        a network's outputs and accuracy, and the prediction for every test record

@@ -74,6 +74,7 @@ from airlock.methods.answers.answerer import PaidAnswerer
 from airlock.methods.answers.per_query import NoisyLogits
 from airlock.methods.answers.votes import NoisyVotes
 from airlock.methods.features.noised import Noised
+from airlock.methods.floor import Floor
 from airlock.methods.interface import Answers, Reservation
 from airlock.methods.student import ensemble, teachers
 from airlock.methods.twin import sharded, sharded_case
@@ -81,6 +82,7 @@ from airlock.methods.weights import head as weights_head
 from airlock.methods.weights import head_first
 from airlock.methods.weights.head import Head, HeadFigures
 from airlock.nets import domain, hugging_face
+from airlock.nets.wide_resnet import StandardisedConv2d
 from airlock.serve import answer_handler
 from airlock.serve.answer_handler import Batcher
 from airlock.training import ClassWeights, Poisson, PrivateGradients, Resident, convex, devices, loop, private
@@ -878,6 +880,19 @@ def networks_tried_in_the_lengths_that_occur(patch: Patch) -> None:
 
 def positions_not_looked_at(patch: Patch) -> None:
     patch.setattr(self_check, "_check_places", lambda *given: None)
+
+
+def half_the_noise_on_the_floor(patch: Patch) -> None:
+    patch.setattr(Floor, "noise", property(lambda self: GaussianNoise(0.5, self.noise_multiplier)))
+
+
+def every_record_of_a_person_counts_for_the_floor(patch: Patch) -> None:
+    patch.setattr(Records, "weights", property(lambda self: np.ones(len(self))))
+
+
+def filters_not_mapped_back(patch: Patch) -> None:
+    """Clipped is then the gradient of the standardised filter, and not that of the one that leaves."""
+    patch.setattr(StandardisedConv2d, "pull_back", lambda self, gradients, weight: gradients)
 
 
 def tried_with_care_and_summed_without(patch: Patch) -> None:

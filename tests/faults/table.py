@@ -47,6 +47,7 @@ from tests.mechanisms import test_aggregate, test_counts, test_discrete, test_ex
 from tests.mechanisms import test_gaussian as of_gaussian
 from tests.methods import test_charging as charging
 from tests.methods import test_class_weights as weighted
+from tests.methods import test_floor
 from tests.methods import test_rows as feature_rows
 from tests.methods import test_search as of_search
 from tests.methods import test_secret_noise as secret_noise
@@ -55,7 +56,7 @@ from tests.methods.student import test_ensemble as of_ensemble
 from tests.methods.weights import test_fine_tuning as of_fine_tuning
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
-from tests.nets import test_bert, test_domain, test_hugging_face
+from tests.nets import test_bert, test_domain, test_hugging_face, test_wide_resnet
 from tests.training import test_adaptive_clip, test_convex, test_loop, test_private, test_sampling
 from tests.training import test_class_weights as of_weights
 from tests.training import test_lots_of_people as of_people
@@ -223,6 +224,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a network is tried in the lengths that occur", "per_sample.engine", plants.networks_tried_in_the_lengths_that_occur, with_folder(of_transformers.whether_a_network_is_refused_follows_from_no_record)),
     Fault("what a record's position does is not looked at", "per_sample.self_check", plants.positions_not_looked_at, called(of_self_check.care_is_taken_where_positions_matter)),
     Fault("what was tried with care is summed without", "per_sample.engine", plants.tried_with_care_and_summed_without, called(of_self_check.care_is_taken_where_positions_matter)),
+    Fault("half the noise on the comparison with public records alone", "methods.floor", plants.half_the_noise_on_the_floor, called(test_floor.the_count_has_the_noise_that_is_accounted_for)),
+    Fault("every record of a person counts in the comparison", "methods.floor", plants.every_record_of_a_person_counts_for_the_floor, called(test_floor.one_record_moves_the_count_by_at_most_one)),
+    Fault("gradients of standardised filters are not mapped back", "nets.wide_resnet", plants.filters_not_mapped_back, called(test_wide_resnet.standardised_layers_are_book_kept)),
     Fault("rows of text are cut to the shortest of the batch", "nets.domain", plants.rows_of_text_cut_to_the_shortest, called(test_bert.test_rows_are_grouped_by_their_own_length_alone)),
     Fault("identifiers rounded where one is missing", "data.memory", plants.identifiers_as_numpy_has_them, called(in_memory.test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing, "polars")),
     Fault("the record of nobody is another's", "data.memory", plants.identifiers_as_numpy_has_them, called(in_memory.test_whose_a_record_is_does_not_depend_on_a_cell_that_is_missing, "Arrow, a dictionary")),

@@ -16,6 +16,7 @@ from airlock.errors import NetError
 from airlock.nets import build, check, create, default_name, names
 from airlock.nets.compact import FAMILY
 from airlock.nets.registry import OTHERS, seed_torch
+from airlock.nets.wide_resnet import LAYOUTS as WIDE
 from tests.conftest import Plug
 
 SHAPES = {
@@ -28,6 +29,7 @@ SHAPES = {
     "scattering-linear": (1, 16, 16),
     "pixels-linear": (3, 5, 5),
     **{name: (3, 12, 12) if "-teacher" in name else (1, 8, 8) for name in FAMILY},
+    **dict.fromkeys(WIDE, (1, 9, 8)),
 }
 
 
@@ -39,6 +41,7 @@ def test_the_papers_nets_have_the_papers_sizes() -> None:
     assert count(build("mnist-net", (1, 28, 28), 10)) == 1_199_882
     assert count(build("cifar-net", (3, 32, 32), 10)) == 1_250_858
     assert count(build("tanh-net", (1, 28, 28), 10)) == 26_010
+    assert count(build("wrn-16-4", (3, 32, 32), 10)) == 2_748_890
 
 
 @pytest.mark.parametrize("name", names())

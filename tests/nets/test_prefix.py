@@ -257,3 +257,20 @@ def test_networks_on_features_refuse_what_is_no_map() -> None:
     with pytest.raises(NetError, match="from open_prefix"):
         narrow(nn.Identity(), [0])
     assert isinstance(open_prefix("vgg16", 1, SHAPE), Prefix)
+
+
+def test_all_of_a_front_end_of_a_head_is_one_layer() -> None:
+    """The features that `weights`/`head` has, as maps; channels are chosen as of any other front end."""
+    from airlock.nets.frontend import pretrain, scattering_linear
+
+    shape, x = (1, 8, 8), torch.rand(3, 1, 8, 8)
+    framed = scattering_linear(shape, 1)
+    pretrain(framed, shape, 0)
+    whole = open_prefix("scattering", 1, shape)
+    assert whole.names == ("features",)
+    torch.testing.assert_close(whole(x).flatten(1), framed.front(x))
+    torch.testing.assert_close(narrow(whole, (5, 2))(x), whole(x)[:, [5, 2]])
+    with pytest.raises(NetError, match="1 layer"):
+        open_prefix("scattering", 2, shape)
+    with pytest.raises(NetError, match="8 pixels"):
+        open_prefix("scattering", 1, (1, 4, 8))

@@ -28,7 +28,7 @@ from airlock.errors import ConfigError, FormatError
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods.contract import Secrets
 from airlock.methods.rows import Whole
-from airlock.nets.prefix import Prefix, layer_count, narrow, open_prefix
+from airlock.nets.prefix import POOLED, Prefix, layer_count, narrow, open_prefix
 from airlock.training import Run
 from airlock.training.front_ends.features import Average
 from airlock.training.front_ends.pretrain import FRONT, front_weights
@@ -36,7 +36,7 @@ from airlock.training.front_ends.prune import LEAKIEST, LEAST_USEFUL, draw, draw
 from airlock.training.front_ends.public import SPLIT, SYNTHETIC, FrontSettings, check_public, public_records
 
 KEY = "choices.key"
-_READY = ("efficientnet-lite0",)  # ships with its weights
+_READY = ("efficientnet-lite0", *POOLED)  # what they need ships with them
 _OWN = (SPLIT, SYNTHETIC)  # public sets that do not come from another source
 _CHOOSING = {"psnr", "milliseconds", "bytes", "prune", "characterised"}  # settings that choose layers and channels
 
@@ -57,7 +57,8 @@ class FeatureSettings(Frozen):
     """Which front end, and how features are written.
 
     Args:
-        front: vgg16, vgg19, resnet18, efficientnet-lite0, residual, or your own as `package.module:function`.
+        front: vgg16, vgg19, resnet18, efficientnet-lite0, residual, or your own as `package.module:function`; all of a
+            front end of `weights`/`head`: scattering, efficientnet-lite0-pooled.
         layers: m, how many of its layers, or the name of the last one.
         channels: D', how many of its maps leave.
         weights: A file with its weights (.safetensors, or .pth without code).

@@ -28,6 +28,7 @@ from airlock.training import ClassWeights, Run
 from airlock.training.front_ends.features import compute
 from airlock.training.front_ends.front import FrontEnd
 from airlock.training.losses import from_the_middle
+from airlock.training.public_start import ridge_regression
 
 _SEED = 0x7F4A7C15  # the front end shares the config's seed, and the directions have another
 
@@ -113,19 +114,6 @@ class Heads:
         if self.task == "regression":
             return from_the_middle(labels)
         return nn.functional.one_hot(labels, self.outputs).double() - 1.0 / self.outputs
-
-
-def ridge_regression(x: Tensor, y: Tensor, penalty: float) -> Tensor:
-    """The W that minimises ‖x Wᵀ − y‖² + penalty · ‖W‖², by whichever of the two normal equations is smaller."""
-    if len(x) <= x.shape[1]:
-        dual: Tensor = torch.linalg.solve(_penalised(x @ x.T, penalty), y)
-        return dual.T @ x
-    primal: Tensor = torch.linalg.solve(_penalised(x.T @ x, penalty), x.T @ y)
-    return primal.T
-
-
-def _penalised(square: Tensor, penalty: float) -> Tensor:
-    return square + penalty * torch.eye(len(square), dtype=square.dtype, device=square.device)
 
 
 def directions(dimensions: int, count: int, seed: int) -> Tensor:

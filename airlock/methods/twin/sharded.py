@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from airlock.accounting import Claim, calibrate, repeat
+from airlock.accounting import Claim, calibrate, compose, repeat
 from airlock.accounting.terms import Status
 from airlock.config import STEPS, Frozen, Positive, ReleaseConfig
 from airlock.data import Facts, Public, Records, Split, shard
@@ -64,6 +64,7 @@ from airlock.methods.contract import (
     Plan,
     check_executed,
 )
+from airlock.methods.floor import Floor, Gain, compare_heads
 from airlock.methods.twin.heads import Heads
 from airlock.methods.twin.sharded_case import (
     CASE_FACTS,
@@ -80,6 +81,7 @@ from airlock.nets.frontend import Framed
 from airlock.training import Run, outcomes_of
 from airlock.training.front_ends.front import front_end
 from airlock.training.front_ends.public import (
+    SPLIT,
     FrontSettings,
     check_public,
     outside,
@@ -87,6 +89,7 @@ from airlock.training.front_ends.public import (
     public_records,
     sentence,
 )
+from airlock.training.public_start import head_of
 
 ASSUMPTIONS = (
     ONE_RECORD,
@@ -122,6 +125,8 @@ class ShardSettings(FrontSettings):
         ridge: The penalty of a shard's head.
         dimensions: How many random directions of the features are used; all when left out.
         noise_limit: Refuse a plan whose noise has a norm of more than this many radii.
+        floor: Whether what leaves is compared with the head of the public part of the split, where there is one
+            (`methods.floor`).
     """
 
     shards: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
@@ -130,6 +135,7 @@ class ShardSettings(FrontSettings):
     ridge: Positive = 0.03
     dimensions: Annotated[int, Field(ge=1, le=100_000)] | None = None
     noise_limit: Positive = 5.0
+    floor: bool = True
 
 
 def default_shards(records: int, noise_multiplier: float) -> int:
@@ -183,9 +189,11 @@ class SampleAndAggregate(Channel):
     status: ClassVar[Status] = "proven"
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     weighs_classes: ClassVar[bool] = True
-    small: ClassVar[Mapping[str, object] | None] = {"shards": 6, "noise_limit": 1e9}
+    small: ClassVar[Mapping[str, object] | None] = {"shards": 6, "noise_limit": 1e9, "floor": False}
     settings_model: ClassVar[type[Frozen] | None] = ShardSettings
     settings: ShardSettings
+    compares: ClassVar[bool] = False  # whether it compares what leaves with the head of public records alone
+    floor: Floor | None = None  # the comparison with public records alone, where a method makes one
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         _refuse_networks(config)
@@ -198,6 +206,8 @@ class SampleAndAggregate(Channel):
                 "Most shards would be empty and contribute nothing.",
                 "Lower settings.shards, or leave it out.",
             )
+        if self.compares and self.settings.floor:
+            self.floor = Floor.where_public(config, facts, self.records)
         self.heads = self._heads()
         self.public = outside(self.settings)
 
@@ -253,7 +263,7 @@ class SampleAndAggregate(Channel):
     def figures(self) -> ShardFigures:
         """Computed once: the least noise that keeps all runs within (ε, δ), and what follows from it."""
         noise = calibrate(
-            lambda z: repeat(self.event(z), self.config.tuning_runs),
+            lambda z: self._all_runs(self.event(z), self.floor and self.floor.event),
             self.config.epsilon,
             self.config.delta,
             accountant=self.config.accountant,
@@ -277,9 +287,10 @@ class SampleAndAggregate(Channel):
             "noise_norm_over_radius": figures.noise_norm_over_radius,
             "shards_for_noise_of_0.3": figures.shards_for_faint_noise,
             **self.weighing,
+            **(self.floor.details if self.floor else {}),
             **self.more_details(),
         }
-        events = repeat(self.event(figures.noise_multiplier), self.config.tuning_runs)
+        events = self._all_runs(self.event(figures.noise_multiplier), self.floor and self.floor.event)
         return Plan(self.channel, self.method, self.leaves, self.promise(events, self._assumptions()), details)
 
     def _check_noise(self) -> None:
@@ -307,14 +318,14 @@ class SampleAndAggregate(Channel):
         public = public_records(self.settings, split, self.config.seed)
         net = self.heads.start(public, run)
         vectors = self.vectors(net, split.private, run)
-        vector, executed = self._published(vectors, randomness)
-        self.heads.settle(net, vector)
+        _, executed, gain = self._published(net, vectors, split, randomness, run)
+        told = self.floor.told(gain, split) if self.floor and gain else {}
         utility = outcomes_of(net, split.test, self.facts.task)  # before it leaves a GPU
         return Executed(
             artefact=NetworkArtefact.leaving(net, self.heads.name, self.facts),
             events=executed,
             utility=utility,
-            details={**plan.details, **_measured(public)},
+            details={**plan.details, **told, **_measured(public)},
             assumptions=self._assumptions(public),
         )
 
@@ -324,8 +335,8 @@ class SampleAndAggregate(Channel):
         vectors = self.vectors(net, split.private, run)
 
         def once(randomness: Randomness) -> Disclosed:
-            vector, executed = self._published(vectors, randomness)
-            return Disclosed({"vector": vector}, executed)
+            vector, executed, gain = self._published(net, vectors, split, randomness, run)
+            return Disclosed({"vector": vector, **({"gain": np.array([gain.count])} if gain else {})}, executed)
 
         return once
 
@@ -333,14 +344,28 @@ class SampleAndAggregate(Channel):
         """Every shard's vector; private until `publish`."""
         return self.heads.vectors(net, records, shard(records, self.figures.shards, self.config.seed), run)
 
-    def _published(self, vectors: Tensor, randomness: Randomness) -> tuple[NDArray[np.float64], dpa.DpEvent]:
-        """What leaves, and what all runs cost."""
+    def _published(
+        self, net: Framed, vectors: Tensor, split: Split, randomness: Randomness, run: Run
+    ) -> tuple[NDArray[np.float64], dpa.DpEvent, Gain | None]:
+        """The released vector, what all runs cost, and what the comparison found; `net` is then what leaves."""
         figures, stream = self.figures, randomness.privacy.child("vector")
         vector, event = self.publish(vectors, figures.noise_multiplier, figures.radius, stream)
-        return vector, repeat(event, self.config.tuning_runs)
+        self.heads.settle(net, vector)
+        if self.floor is None:
+            return vector, self._all_runs(event), None
+        public, private = head_of(net, split.public, run), net.head.weight.detach().clone()
+        stream = randomness.privacy.child("floor")
+        gain = compare_heads(self.floor, net, public, private, split.private, stream, run)
+        return vector, self._all_runs(event, gain.event), gain
+
+    def _all_runs(self, *events: dpa.DpEvent | None) -> dpa.DpEvent:
+        """What these cost together in every run that is paid for."""
+        return repeat(compose([event for event in events if event is not None]), self.config.tuning_runs)
 
     def _assumptions(self, public: Public | None = None) -> tuple[str, ...]:
         more = sentence(public) if public else planned_sentence(self.settings)
+        if self.floor is not None and (self.settings.public is None or self.settings.public.source != SPLIT):
+            more = (*more, *self.floor.assumptions)
         return (*ASSUMPTIONS, *more)
 
 
@@ -350,6 +375,7 @@ class Sharded(SampleAndAggregate):
     method: ClassVar[str] = "sharded"
     title: ClassVar[str] = "the noisy mean of models on disjoint shards"
     rank: ClassVar[int] = 70
+    compares: ClassVar[bool] = True
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
     texts: ClassVar[bool] = True
     leaves: ClassVar[str] = (

@@ -79,6 +79,7 @@ from airlock.methods.contract import (  # fmt: skip
 )
 from airlock.methods.dp_sgd import ASSUMPTIONS, ClipNorm, training_schedule
 from airlock.methods.dp_sgd_case import own_direction
+from airlock.methods.floor import Floor, compare_heads
 from airlock.methods.weights.features import Features, TableFeatures
 from airlock.nets.frontend import Framed
 from airlock.nets.tables import count_pairs
@@ -87,6 +88,7 @@ from airlock.training.distributed import ALONE
 from airlock.training.front_ends.cut_points import choose_cells, sensitivity
 from airlock.training.front_ends.front import STEPS, FrontEnd, by_facts, front_end
 from airlock.training.front_ends.public import (
+    SPLIT,
     FrontSettings,
     check_public,
     outside,
@@ -95,6 +97,7 @@ from airlock.training.front_ends.public import (
     sentence,
 )
 from airlock.training.losses import loss_for
+from airlock.training.public_start import head_of
 from airlock.training.sampling import sampled
 
 _SHARE_OF_THE_MEAN, _SHARE_OF_COUNTS = 0.05, 0.1  # of the budget
@@ -141,6 +144,8 @@ class HeadSettings(FrontSettings):
         momentum: Of the descent.
         centre_share: The fraction of the budget for what is released first: the mean feature (0.05 by default), or for
             steps the counts that place cut points (0.1). 0 leaves the features as they are.
+        floor: Whether the head is compared with that of the public part of the split, where there is one
+            (`methods.floor`); not of tables.
     """
 
     features: str = "auto"
@@ -151,6 +156,7 @@ class HeadSettings(FrontSettings):
     learning_rate: Positive | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     centre_share: Fraction | None = None
+    floor: bool = True
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,7 @@ class Head(Channel[HeadFigures]):
         "lot_size": 10**9,
         "learning_rate": 1.0,
         "momentum": 0.0,
+        "floor": False,  # of so few records it would nearly always keep the result back
     }
     distributed: ClassVar[bool] = True
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
@@ -249,6 +256,13 @@ class Head(Channel[HeadFigures]):
         """The front end, sized by public figures."""
         pairs = self.tabular and (self._enough_for_pairs() if self.settings.pairs is None else self.settings.pairs)
         return front_end(self.features, self.facts, self.config.seed, self.settings, pairs)
+
+    @cached_property
+    def floor(self) -> Floor | None:
+        """The comparison with the head of the public records alone; None where there is none."""
+        if self.tabular or not self.settings.floor:
+            return None
+        return Floor.where_public(self.config, self.facts, self.records)
 
     @property
     def net_name(self) -> str:
@@ -295,6 +309,7 @@ class Head(Channel[HeadFigures]):
             "trainable_parameters": net.head.weight.numel(),
             **figures.details,
             **self.weighing,
+            **(self.floor.details if self.floor else {}),
         }
         schedule = self._schedule(figures.noise_multiplier)
         promise = self.promise(schedule.events(), self._assumptions())
@@ -307,13 +322,13 @@ class Head(Channel[HeadFigures]):
         net = self.front.ready(public, replace(run, group=ALONE))
         run.group.spread(net.state_dict().values())  # public tensors, which another machine may compute differently
         data = self.prepared(net, split.private, run)
-        executed = self.train(data, plan.figures, randomness, run)
+        executed, told = self._compared(data, split, plan.figures, randomness, run)
         utility = outcomes_of(net, split.test, self.facts.task)  # before it leaves a GPU
         return Executed(
             artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
             utility=utility,
-            details={**plan.details, **_measured(net, public)},
+            details={**plan.details, **told, **_measured(net, public)},
             assumptions=self._assumptions(public),
         )
 
@@ -325,7 +340,7 @@ class Head(Channel[HeadFigures]):
 
         def once(randomness: Randomness) -> Disclosed:
             data.reset()
-            executed = self.train(data, figures, randomness, run)
+            executed, _ = self._compared(data, split, figures, randomness, run)
             return Disclosed({figures.first: data.released.cpu().numpy(), **weights_of(data.net.head)}, executed)
 
         return once
@@ -338,8 +353,31 @@ class Head(Channel[HeadFigures]):
         cells = choose_cells(self.records, noise.scale(1)) if noise else 1
         return TableFeatures(net, records, run, self.facts.most, cells)
 
+    def _compared(
+        self, data: Features, split: Split, figures: HeadFigures, randomness: Randomness, run: Run
+    ) -> tuple[dpa.DpEvent, Details]:
+        """Train, and let the head of the public records alone leave if it is better; the cost, and what was found."""
+        if self.floor is None:
+            return self.train(data, figures, randomness, run), {}
+        spent, steps = self._trained(data, figures, randomness, run)
+        private, public = data.net.head.weight.detach().clone(), head_of(data.net, split.public, run)
+        gain = self.floor.unknown
+        if run.group.lead:
+            stream = randomness.privacy.child("floor")
+            gain = compare_heads(self.floor, data.net, public, private, split.private, stream, run)
+        count = torch.tensor(gain.count, dtype=torch.float64)
+        run.group.spread([count, data.net.head.weight])
+        told = self.floor.told(replace(gain, count=float(count)), split)
+        return self._whole([*spent, gain.event], steps), told
+
     def train(self, data: Features, figures: HeadFigures, randomness: Randomness, run: Run) -> dpa.DpEvent:
         """Everything that sees the private records: what is released first, and the head; returns its cost."""
+        return self._whole(*self._trained(data, figures, randomness, run))
+
+    def _trained(
+        self, data: Features, figures: HeadFigures, randomness: Randomness, run: Run
+    ) -> tuple[list[dpa.DpEvent], dpa.DpEvent]:
+        """The same, with both costs."""
         spent = self._first(data, figures, randomness.privacy.child(figures.first), run)
         sampler = Poisson(figures.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
         gradients = PrivateGradients(
@@ -358,7 +396,7 @@ class Head(Channel[HeadFigures]):
             secret=randomness.privacy.child("records"),
         )  # fmt: skip
         data.trained.to(run.device)  # to the front end's; out of shards it comes back on the CPU
-        return self._whole(spent, repeat(sampler.event(gradients.noise.event), steps))
+        return spent, repeat(sampler.event(gradients.noise.event), steps)
 
     def _first(self, data: Features, figures: HeadFigures, stream: Stream, run: Run) -> list[dpa.DpEvent]:
         """Release what improves the features with noise, put it into the network, and return its cost."""
@@ -410,15 +448,18 @@ class Head(Channel[HeadFigures]):
         """What the first release and the steps cost at this noise."""
         noise, first = GaussianNoise(self.clip_norm, noise_multiplier), self._first_noise(noise_multiplier)
         step = sampled(self.sampling_probability, noise.event)
-        before = None if first is None else first.event
+        beside = [one.event for one in (first, self.floor) if one is not None]
+        before = compose(beside) if beside else None
         return training_schedule(step, self.settings.steps, self.sampling_probability, self.config.tuning_runs, before)
 
     def _whole(self, first: list[dpa.DpEvent], training: dpa.DpEvent) -> dpa.DpEvent:
         """First release and training of all runs: when one result is picked among several, every run is paid for."""
-        return repeat(compose([*first, training]), self.config.tuning_runs)
+        return repeat(compose([*([compose(first)] if first else []), training]), self.config.tuning_runs)
 
     def _assumptions(self, public: Public | None = None) -> tuple[str, ...]:
         more = sentence(public) if public else planned_sentence(self.settings)
+        if self.floor is not None and (self.settings.public is None or self.settings.public.source != SPLIT):
+            more = (*more, *self.floor.assumptions)
         table = TABLE_FRONT_READ_OFF if "columns" in self.facts.read_off else TABLE_FRONT
         return (*ASSUMPTIONS, table if self.tabular else PUBLIC_FRONT, *more)
 

@@ -111,13 +111,13 @@ def pretrained(
         seed_torch(seed)
         trunk = make()
         net = _Classifier(trunk, public.classes, how)
-    remembered = _recall(key, trunk.state_dict())
+    remembered = recall(key, trunk.state_dict())
     if remembered is not None:
         trunk.load_state_dict(remembered)
         return trunk
     _train(net, public, how, seed, run)
     trunk.cpu()
-    _remember(key, trunk.state_dict())
+    remember(key, trunk.state_dict())
     return trunk
 
 
@@ -214,7 +214,7 @@ def _file(key: str) -> Path:
     return Path(root) / "airlock" / "fronts" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
 
 
-def _recall(key: str, like: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+def recall(key: str, like: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
     """What is cached under this key, if it is complete and fits."""
     try:
         with safe_open(_file(key), "pt", device="cpu") as file:
@@ -227,7 +227,7 @@ def _recall(key: str, like: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
     return tensors if fits and all(torch.isfinite(t).all() for t in tensors.values()) else None
 
 
-def _remember(key: str, tensors: Mapping[str, Tensor]) -> None:
+def remember(key: str, tensors: Mapping[str, Tensor]) -> None:
     """Best effort: a cache that cannot be written only costs time."""
     with contextlib.suppress(OSError, RuntimeError, SafetensorError):
         target = _file(key)

@@ -135,9 +135,7 @@ def public_records(settings: FrontSettings, split: Split, seed: int) -> Public |
 
 def _public_records(public: DataConfig, split: Split, seed: int) -> Public:
     if public.source == SYNTHETIC:
-        images, labels = draw_classes(_CLASSES * _EACH, split.facts.shape, _CLASSES, seed)
-        records = Records(images.numpy(), labels.numpy())
-        return Public(_NAME, records, _CLASSES, digest(records))
+        return synthetic_images(split.facts.shape, seed)
     if public.source == SPLIT:
         return Public(
             f"The public part of {split.facts.name}", split.public, len(split.facts.classes), digest(split.public)
@@ -149,6 +147,13 @@ def _public_records(public: DataConfig, split: Split, seed: int) -> Public:
             do="Call data.add_public(split, channel.public) before a release.",
         )
     return split.beside
+
+
+def synthetic_images(shape: tuple[int, ...], seed: int, each: int = _EACH) -> Public:
+    """Images of random shapes in a hundred classes, `each` of them or so; a function of the seed alone."""
+    images, labels = draw_classes(_CLASSES * each, shape, _CLASSES, seed)
+    records = Records(images.numpy(), labels.numpy())
+    return Public(_NAME, records, _CLASSES, digest(records))
 
 
 def sentence(public: Public) -> tuple[str, ...]:

@@ -176,8 +176,8 @@ class BookKeeper:
         return contextlib.nullcontext() if self.shards is None else self.shards.passing(kind, self._plans)
 
     def _at_hand(self, layer: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """The numbers in a layer's parameters can be read; only `AnyRule` does."""
-        apart = self.shards is not None and isinstance(self.rules[layer], AnyRule)
+        """The numbers in a layer's parameters can be read, where its rule does."""
+        apart = self.shards is not None and self.rules[layer].reads_parameters
         return self.shards.gathered(layer) if self.shards is not None and apart else contextlib.nullcontext()
 
     def _final(self, name: str, value: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from airlock.mechanisms.clipping import row_squares
 from airlock.nets.hugging_face import is_conv1d, is_dense
+from airlock.nets.wide_resnet import StandardisedConv2d
 from airlock.training.gradients import Named
 from airlock.training.per_sample.operator_rules import Axis, Unshown
 from airlock.training.per_sample.people import TRITON, People
@@ -102,7 +103,12 @@ def apart(value: Tensor, axis: Axis | None, records: int) -> Tensor:
 
 
 class Rule(ABC):
-    """Per-record gradients for one kind of layer; `names` are its trainable parameters."""
+    """Per-record gradients for one kind of layer; `names` are its trainable parameters.
+
+    `reads_parameters` says whether `rows` needs their numbers, and not only their sizes.
+    """
+
+    reads_parameters = False
 
     def __init__(self, layer: nn.Module, names: tuple[str, ...]) -> None:
         self.layer: Any = layer
@@ -413,6 +419,30 @@ def _padding(layer: Any) -> list[int]:
     return list(layer.padding)
 
 
+class StandardisedConvRule(ConvRule):
+    """A convolution with standardised filters: rows of what is used, mapped back to rows of what is trained.
+
+    The map is linear in a record's row and follows from the weight alone (`StandardisedConv2d.pull_back`), so that a
+    row still depends on its own record only. It comes before any norm is taken: what is clipped is the gradient of the
+    parameter. It changes norms, so that none is taken from Gram matrices.
+    """
+
+    reads_parameters = True
+
+    def ghost(self, call: LayerCall) -> bool:
+        """Never."""
+        return False
+
+    def rows(self, call: LayerCall) -> Named:
+        """As of a convolution, then mapped back."""
+        found = super().rows(call)
+        if "weight" in found:
+            rows, weight = found["weight"], self.layer.weight.detach().float()
+            weight = weight.permute(0, 2, 3, 1) if self._last(rows) else weight
+            found["weight"] = self.layer.pull_back(rows.flatten(2), weight.flatten(1)).view(rows.shape)
+        return found
+
+
 class EmbeddingRule(Rule):
     """nn.Embedding: position t adds b_t to row number a_t."""
 
@@ -499,6 +529,8 @@ class NormRule(Rule):
 class AnyRule(Rule):
     """Any other layer with parameters: torch.func on that layer alone, one record's slice at a time."""
 
+    reads_parameters = True
+
     def rows(self, call: LayerCall) -> Named:
         """One vector-Jacobian product per record."""
         rest = {name: p.detach() for name, p in self.layer.named_parameters() if name not in self.names}
@@ -541,6 +573,8 @@ def rule_for(layer: nn.Module, names: tuple[str, ...]) -> Rule:
         return TransposedRule(layer, names)
     if plain and _acts_as(layer, nn.Conv1d, nn.Conv2d) and _one_group(layer):
         return ConvRule(layer, names)
+    if plain and _acts_as(layer, StandardisedConv2d) and _one_group(layer):
+        return StandardisedConvRule(layer, names)
     if plain and _acts_as(layer, nn.Embedding) and _plain_table(layer):
         return EmbeddingRule(layer, names)
     if plain and _acts_as(layer, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm):

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten
 
 from airlock.mechanisms import Clip
 from airlock.nets import build
+from airlock.nets.wide_resnet import StandardisedConv2d
 from airlock.training.per_sample import clipped_sum, engine, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.functional import FunctionalGradients
@@ -128,6 +129,17 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
     "conv2d, reflect": (
         lambda: Pooled(nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect"), nn.Tanh(), width=4),
         floats(2, 5, 5),
+    ),
+    "conv2d, standardised": (lambda: Pooled(StandardisedConv2d(2, 4, 3), nn.Tanh(), width=4), floats(2, 6, 6)),
+    "conv2d, standardised, with everything": (
+        lambda: Pooled(
+            StandardisedConv2d(16, 32, (1, 2), stride=(2, 1), padding=(0, 1), dilation=(1, 2)), nn.Tanh(), width=32
+        ),
+        floats(16, 4, 3),
+    ),
+    "conv2d, standardised, called twice": (
+        lambda: Pooled(*[StandardisedConv2d(3, 3, 3, padding=1)] * 2, nn.Tanh(), width=3),
+        floats(3, 4, 4),
     ),
     "conv1d": (lambda: Pooled(nn.Conv1d(3, 4, 3, padding=1, stride=2), nn.Tanh(), width=4), floats(3, 9)),
     "embedding": (lambda: Pooled(nn.Embedding(11, 6), nn.Tanh(), width=6, last=True), tokens),
