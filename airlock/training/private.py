@@ -221,6 +221,9 @@ class PrivateGradients:
 def put_gradient(net: nn.Module, flat: Tensor, clip: Clip | None = None) -> None:
     """Put a flat gradient into the trainable parameters, in units of the clip's scale if there is one."""
     trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
+    types = {p.dtype for p in trainable.values()}
+    if len(types) == 1 and (clip is None or clip.scale is None):
+        flat = flat.to(types.pop())  # all of it at once
     pieces = torch.split(flat, [p.numel() for p in trainable.values()])
     for (name, parameter), piece in zip(trainable.items(), pieces, strict=True):
         scale = clip.scale_of(name) if clip else None

@@ -1,6 +1,6 @@
 """Accuracy of `weights`/`gaussian` on SST-2 over a range of ε: MiniLM with adapters, trained under noise.
 
-python docs/results/text_tuned.py DATA [--device cuda] [--seeds 3] [--seconds 300] [--epsilon 8] [--set settings.rank=4]
+python docs/results/text_tuned.py DATA [--device cuda] [--seeds 0 1] [--seconds 300] [--epsilon 8] [--set KEY=VALUE]
 
 DATA holds sst2_train.tsv.gz and sst2_test.tsv.gz. Every line that is printed (kept in docs/results/text.jsonl) is one
 training of runs/sst2-lora.toml at another ε on all of its private records: the events of the real method with noise
@@ -48,7 +48,7 @@ def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("folder", type=Path)
     asked.add_argument("--device", default="cpu")
-    asked.add_argument("--seeds", type=int, default=3)
+    asked.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     asked.add_argument("--seconds", type=float, default=float("inf"))
     asked.add_argument("--epsilon", type=float, action="append")
     asked.add_argument("--set", action="append", default=[])
@@ -59,7 +59,7 @@ def main() -> None:
     facts, run = data.describe(config), Run(device=torch.device(given.device))
     split = data.load(config, given.folder)
     net = _method(config, facts).net().to(run.device)
-    for seed in range(given.seeds):
+    for seed in given.seeds:
         start = _method(config.model_copy(update={"seed": seed}), facts).net().state_dict()
         for epsilon in given.epsilon or EPSILONS:
             if time.monotonic() - begun > given.seconds:
