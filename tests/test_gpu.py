@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ from airlock.training import (
 )
 from airlock.training.devices import capture
 from airlock.training.ensembles.checkpoint_store import Slices, collect
-from airlock.training.ensembles.ensemble import makes, model_seed
+from airlock.training.ensembles.ensemble import Ensemble, Make, makes, model_seed
 from airlock.training.ensembles.stacked import Dropouts, Looped, OneBatch, Vmapped, choose, stack
 from airlock.training.front_ends.characterise import Effort, Learning, Point, characterise
 from airlock.training.per_sample import clipped_sum, use_of
@@ -408,6 +409,18 @@ def test_plain_training_in_bfloat16_learns() -> None:
     assert (found["bf16"] - found["fp32"]).norm() <= 0.05 * found["fp32"].norm()
 
 
+def assert_as_alone(
+    make: Make, found: Ensemble, records: Records, members: list[np.ndarray[Any, Any]], recipe: Recipe
+) -> None:
+    """Every model is what it becomes when it is trained by itself."""
+    for model, own in enumerate(members):
+        alone, seed = make(model), model_seed(3, model)
+        part = Resident(Records(records.x[own], records.y[own]), GPU)
+        fit(alone, part, Shuffled(16, seed), PlainGradients(), recipe, seed, Run(device=GPU))
+        for p, q in zip(alone.parameters(), found.model(model).parameters(), strict=True):
+            torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("net", ["mlp", "mnist-net"])
 def test_models_trained_together_are_what_each_is_alone(
     net: str, exact: None, caplog: pytest.LogCaptureFixture
@@ -419,12 +432,7 @@ def test_models_trained_together_are_what_each_is_alone(
     make = makes(net, (1, 28, 28), 10, 3)
     found = train_together(make, 2, Resident(records, GPU), members, recipe, 3, run, batch_size=16)
     assert "one after another" not in caplog.text
-    for model, own in enumerate(members):
-        alone, seed = make(model), model_seed(3, model)
-        part = Resident(Records(records.x[own], records.y[own]), GPU)
-        fit(alone, part, Shuffled(16, seed), PlainGradients(), recipe, seed, run)
-        for p, q in zip(alone.parameters(), found.model(model).parameters(), strict=True):
-            torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-4, atol=1e-4)
+    assert_as_alone(make, found, records, members, recipe)
 
 
 def test_dropout_masks_of_many_networks_are_those_of_each() -> None:
@@ -456,12 +464,7 @@ def test_adapters_on_one_base_are_what_each_is_alone(kind: str, exact: None, tmp
     engine = choose([make(0).to(GPU), make(1).to(GPU)], shape, GPU)
     assert isinstance(engine, OneBatch)
     found = train_together(make, 2, Resident(records, GPU), members, recipe, 3, run, batch_size=16)
-    for model, own in enumerate(members):
-        alone, seed = make(model), model_seed(3, model)
-        part = Resident(Records(records.x[own], records.y[own]), GPU)
-        fit(alone, part, Shuffled(16, seed), PlainGradients(), recipe, seed, run)
-        for p, q in zip(alone.parameters(), found.model(model).parameters(), strict=True):
-            torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-4, atol=1e-4)
+    assert_as_alone(make, found, records, members, recipe)
 
 
 def test_a_step_of_adapters_is_one_graph(tmp_path: Path) -> None:

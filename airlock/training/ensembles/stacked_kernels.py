@@ -217,7 +217,8 @@ def draw_masks(
 @functools.cache
 def draws_masks(device: torch.device) -> bool:
     """Whether the kernel's masks on this GPU are those that torch draws, bit by bit."""
-    generator = torch.cuda.default_generators[device.index or 0]
+    place = torch.cuda.current_device() if device.index is None else device.index
+    generator = torch.cuda.default_generators[place]
     before = generator.get_state()
     seeds, records = [3, 2**62 + 12_345, 77], [16, 5, 16]
     calls = [(0.25, (16, 70_000)), (0.5, (16, 4)), (0.1, (16, 36))]
