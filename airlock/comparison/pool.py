@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, Literal, TypeVar
 
+from airlock.training.loop import Progress
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -194,3 +196,24 @@ def _follow_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+# A deadline for work in this process.
+
+
+class OutOfTimeError(BaseException):
+    """The deadline has passed, noticed between two training steps; no failure of what was trained."""
+
+
+def until(deadline: float | None, progress: Progress | None) -> Progress | None:
+    """A progress callback that ends training at the deadline."""
+    if deadline is None:
+        return progress
+
+    def report(label: str, done: int, total: int) -> None:
+        if time.monotonic() > deadline:
+            raise OutOfTimeError
+        if progress:
+            progress(label, done, total)
+
+    return report

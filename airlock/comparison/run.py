@@ -24,7 +24,7 @@ from airlock.comparison.advise import advise_measured
 from airlock.comparison.cell import Ways, failure, run_task, short_of_memory
 from airlock.comparison.matrix import Matrix, Task, lay_out, mark
 from airlock.comparison.page import Comparison, write_page
-from airlock.comparison.pool import Ended, Pool, RayPool
+from airlock.comparison.pool import Ended, OutOfTimeError, Pool, RayPool, until
 from airlock.comparison.results import ComparisonFolder, FinishedCell, write
 from airlock.comparison.settings import CompareConfig, refuse_numbers
 from airlock.comparison.values import Cell, Dropped, MethodVerdict
@@ -65,10 +65,6 @@ class Moment:
 
 
 Say = Callable[[Moment], None]
-
-
-class _OutOfTimeError(Exception):
-    """The deadline has passed, noticed between two training steps in this process."""
 
 
 def compare(
@@ -256,8 +252,8 @@ def run_queue(
         return
     while (task := line.next()) is not None:
         try:
-            yield task, work(task, progress=_until(line.deadline, progress))
-        except _OutOfTimeError:
+            yield task, work(task, progress=until(line.deadline, progress))
+        except OutOfTimeError:
             yield task, "overtime"
 
 
@@ -297,20 +293,6 @@ def _in_process(task: Task, work: Work, threads: int, jobs: int) -> Found:
         return work(task)
     finally:  # otherwise other processes could not use that memory
         give_back()
-
-
-def _until(deadline: float | None, progress: Progress | None) -> Progress | None:
-    """A progress callback that ends training at the deadline."""
-    if deadline is None:
-        return progress
-
-    def report(label: str, done: int, total: int) -> None:
-        if time.monotonic() > deadline:
-            raise _OutOfTimeError
-        if progress:
-            progress(label, done, total)
-
-    return report
 
 
 def _result(config: CompareConfig, matrix: Matrix, line: TaskQueue) -> Comparison:

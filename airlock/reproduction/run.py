@@ -34,7 +34,7 @@ import torch
 
 from airlock._version import VERSION
 from airlock.bundle.files import output_error, replace_file
-from airlock.comparison.pool import Ended, Pool
+from airlock.comparison.pool import Ended, OutOfTimeError, Pool, until
 from airlock.data.sources import named
 from airlock.errors import AirlockError, ConfigError, Interrupted, OutputError
 from airlock.reproduction import answers, features, student, twin, weights
@@ -42,7 +42,6 @@ from airlock.reproduction.paper import Figures, Found, Item, ItemResult, KeptRow
 from airlock.threads import one_thread
 from airlock.training import Run
 from airlock.training.devices import choose_device, give_back, share_gpu
-from airlock.training.loop import Progress
 
 PAPERS = {paper.name: paper for paper in (weights.PAPER, twin.PAPER, student.PAPER, features.PAPER, answers.PAPER)}
 Say = Callable[[str], None]
@@ -230,10 +229,6 @@ class Work:
         return Workplace(self.data_dir, replace(run, device=choose_device(self.device)), self.scratch)
 
 
-class _OutOfTimeError(BaseException):
-    """The deadline has passed, noticed in the middle of a training; no failure of a trial."""
-
-
 class TrialQueue:
     """The trials that are to be run, in order; those that share something stay with the process that has it.
 
@@ -291,12 +286,12 @@ def _ran(line: TrialQueue, work: Work, run: Run) -> Iterator[tuple[Trial, TrialR
             line.next, line.deadline
         )
         return
-    place = work.place(replace(run, progress=_until(line.deadline, run.progress)))
+    place = work.place(replace(run, progress=until(line.deadline, run.progress)))
     trial = line.next()
     while trial is not None:
         try:
             yield trial, run_trial(PAPERS[work.paper], trial, place)
-        except _OutOfTimeError:
+        except OutOfTimeError:
             yield trial, "overtime"
         trial = line.follow(trial) or line.next()
 
@@ -330,20 +325,6 @@ def _in_process(work: Work, trial: Trial) -> TrialResult:
         return run_trial(PAPERS[work.paper], trial, _places[work])
     finally:  # otherwise other processes could not use that memory
         give_back()
-
-
-def _until(deadline: float | None, progress: Progress | None) -> Progress | None:
-    """A progress callback that ends a trial at the deadline."""
-    if deadline is None:
-        return progress
-
-    def report(label: str, done: int, total: int) -> None:
-        if time.monotonic() > deadline:
-            raise _OutOfTimeError
-        if progress:
-            progress(label, done, total)
-
-    return report
 
 
 # The page and the rows.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from airlock.data import Records
 from airlock.mechanisms import Stream
@@ -52,14 +53,19 @@ def test_every_record_enters_a_lot_with_the_same_probability_whoever_else_does()
 
 def test_each_network_gets_its_own_noise_and_without_any_it_learns() -> None:
     records = made_up(60)
-    records = Records(records.x, (records.x[:, 0] > 0).astype(np.int64))
-    how = {"lot": 20, "clip_norm": 1.0, "learning_rate": 0.01, "weight_decay": 0.0, "seed": 3}
+    records = Records(records.x, (np.asarray(records.x, np.float32)[:, 0] > 0).astype(np.int64))
     net, data = create("mlp", (6,), 2, 0), Resident(records, torch.device("cpu"))
     before = [value.clone() for value in net.parameters()]
-    quiet, loud = train_at_noise_levels(net, data, [0.0, 1000.0], Run(), steps=60, **how)
+
+    def trained() -> list[nn.Module]:
+        return train_at_noise_levels(
+            net, data, [0.0, 1000.0], Run(),
+            steps=60, lot=20, clip_norm=1.0, learning_rate=0.01, weight_decay=0.0, seed=3,
+        )  # fmt: skip
+
+    quiet, loud = trained()
     x, y = torch.from_numpy(records.x), torch.from_numpy(records.y)
     right = [float((one(x).argmax(1) == y).float().mean()) for one in (quiet, loud)]
     assert right[0] > 0.9 > right[1]
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
-    again = train_at_noise_levels(net, data, [0.0, 1000.0], Run(), steps=60, **how)
-    assert torch.equal(again[1](x), loud(x))
+    assert torch.equal(trained()[1](x), loud(x))

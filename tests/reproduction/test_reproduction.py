@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
+from airlock.comparison.pool import OutOfTimeError, until
 from airlock.errors import ConfigError, OutputError
 from airlock.papers.answers.formulas import advanced_noise
 from airlock.reproduction import PAPERS, Found, KeptRow, Trial, rendered, reproduce
 from airlock.reproduction.paper import Spread, Workplace, compared
-from airlock.reproduction.run import TrialQueue, _OutOfTimeError, _until, run_trial
+from airlock.reproduction.run import TrialQueue, run_trial
 from airlock.training import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,12 +136,11 @@ def test_what_shares_something_stays_with_the_process_that_has_it() -> None:
 
 
 def test_when_the_time_is_over_rows_stand_and_the_rest_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(10_000))
-    monkeypatch.setattr("airlock.reproduction.run.time.monotonic", lambda: float(next(clock)))
-    found = reproduce("features", tmp_path, ["figure-8"], quick=True, data_dir=tmp_path, device="cpu", seconds=8.0)
-    assert 0 < found.ran < 6
-    assert found.ran + found.waiting == 6
-    assert len(kept_rows(found.rows)) == found.ran
+    over = iter([False] * 3)
+    monkeypatch.setattr(TrialQueue, "_over", lambda queue: next(over, True))
+    found = reproduce("features", tmp_path, ["figure-8"], quick=True, data_dir=tmp_path, device="cpu", seconds=1e9)
+    assert (found.ran, found.waiting) == (3, 3)
+    assert len(kept_rows(found.rows)) == 3
     with pytest.raises(ConfigError, match="a time limit above 0"):
         reproduce("features", tmp_path, ["figure-8"], quick=True, device="cpu", seconds=0.0)
 
@@ -148,8 +148,8 @@ def test_when_the_time_is_over_rows_stand_and_the_rest_waits(tmp_path: Path, mon
 def test_a_training_that_the_time_ends_is_run_by_the_next_run(tmp_path: Path) -> None:
     found = reproduce("weights", tmp_path, ["digits"], quick=True, device="cpu", run=Run(), seconds=1e-9)
     assert (found.ran, found.waiting) == (0, 4)
-    place = Workplace(None, Run(progress=_until(0.0, None)))
-    with pytest.raises(_OutOfTimeError):
+    place = Workplace(None, Run(progress=until(0.0, None)))
+    with pytest.raises(OutOfTimeError):
         run_trial(PAPERS["weights"], PAPERS["weights"].items[-2].trials(True)[0], place)
 
 
