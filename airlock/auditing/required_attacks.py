@@ -210,7 +210,19 @@ ATTACKS: Mapping[ArtefactKind, Attacks] = {
 
 
 def attack_artefact(artefact: Artefact, given: Situation) -> Found:
-    """Attack what leaves, whatever it is."""
+    """Attack what leaves, whatever it is.
+
+    Raises:
+        ConfigError: An attack is asked for that is made on networks alone.
+    """
+    asked = given.settings
+    if artefact.kind != "network" and asked and (asked.worst_case or asked.attributes):
+        raise ConfigError(
+            "a bundle of a network for --worst-case and --attribute",
+            f"one of {'answers' if artefact.kind == 'interface' else artefact.kind}",
+            "They train networks like the one that leaves, or ask it.",
+            "Leave both out.",
+        )
     return ATTACKS[artefact.kind].make(artefact, given)
 
 

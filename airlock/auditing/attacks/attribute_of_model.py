@@ -193,6 +193,8 @@ def infer(
         run: Device and progress.
     """
     _require(known)
+    if len(column.values) < 2:
+        raise DataError(f"two values in '{column.name}' at least", "one", "What cannot differ is known without asking.")
     single = attack_set.limited(1, seed)
     impute = imputation(column, known, len(target.classes), seed)
     own = _own_model(target, known, epochs, seed, run)

@@ -18,10 +18,10 @@ clipping and the noise of the plan:
   that other records hardly move anything any more, and the record is a blank one under the label that is least likely
   there.
 
-Two bounds for each. One assumes nothing (`dp_audit.fixed`, Clopper and Pearson); n runs show no ε above about log(n/8),
-however good the attack. The other assumes that the mechanism is what was accounted for, with noise of unknown size
-(`dp_audit.fixed_in_family`; for Gaussian noise on all records this is the bound by μ-GDP of Nasr et al. 2023, in
-general that of the sampled and composed noise): with it a few hundred runs come near the proven ε.
+Two bounds for each. One assumes nothing (`dp_audit.fixed`, Clopper and Pearson); n runs show no ε above about
+log(n/11), however good the attack. The other assumes that the mechanism is what was accounted for, with noise of
+unknown size (`dp_audit.fixed_in_family`; for Gaussian noise on all records this is the bound by μ-GDP of Nasr et al.
+2023, in general that of the sampled and composed noise): with it a few hundred runs come near the proven ε.
 
 Guarantee: if the training is (ε, δ)-private for every pair of neighbouring data sets, all bounds of the first kind are
 at most ε, and, if its trade-off function is also at least that of the planned events at some size of the noise, those

@@ -115,6 +115,23 @@ def test_a_model_of_other_rows_tells_nothing_and_what_columns_say_is_no_gain() -
     assert found.apart_low <= 0 <= found.apart_high
 
 
+def test_a_column_of_one_value_is_not_guessed() -> None:
+    same = Records(np.ones((60, 18), np.float32), np.arange(60) % 2)
+    column = withheld("column 3", replace(FACTS, columns=()), same)
+    target = Target(nn.Identity(), lambda i: create("linear", (18,), 2, i), FACTS.classes, 1e-5)
+    with pytest.raises(DataError, match="two values in 'column 3'"):
+        infer(target, column, game(same, same), same, 1, 0, Run(CPU))
+
+
+def test_what_is_for_networks_is_refused_elsewhere() -> None:
+    split = Split(FACTS, *[rows(3, 0)] * 4)
+    method = required_attacks.methods.named("answers/votes")
+    for settings in (AuditSettings(attributes=("age",)), AuditSettings(worst_case=8)):
+        given = required_attacks.Situation(method, lambda: {}, 1e-5, split, SplitConfig(), 0, settings)
+        with pytest.raises(ConfigError, match="a bundle of a network"):
+            required_attacks.attack_artefact(SimpleNamespace(kind="interface"), given)  # type: ignore[arg-type]
+
+
 def test_people_count_once() -> None:
     members, others, known = rows(120, 3), rows(120, 4), rows(100, 5)
     by_person = [Records(side.x, side.y, np.arange(120) // 3) for side in (members, others)]

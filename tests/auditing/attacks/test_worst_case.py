@@ -84,7 +84,7 @@ def test_a_sound_training_stands() -> None:
 
 
 def test_less_noise_is_seen_by_everybody(monkeypatch: Patch) -> None:
-    crafted = made(0.5)
+    crafted = made(0.5, 1000)  # every record in every step: no chance but the noise
     assert crafted.channel.planned.guarantee.epsilon <= 0.5  # calibrated before
     noise_over(50.0)(monkeypatch)
     for name, (one, other) in scores(crafted).items():
