@@ -202,7 +202,7 @@ def _on_curve(verdict: OneRunVerdict) -> str:
     if not divisor:
         return f"{found}, which says nothing about the noise.\n"
     return (
-        f"{found}: if the noise is all that may be wrong, it is at most 1/{divisor:.2f} of what is claimed, and "
+        f"{found}: if the noise is all that may be wrong, it is at most {1 / divisor:.2f} times as claimed, and "
         f"ε at least {verdict.epsilon_of_less_noise:.2f}.\n"
     )
 

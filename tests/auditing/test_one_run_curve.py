@@ -27,6 +27,7 @@ from airlock.auditing.one_run_curve import (
     look_at_curve,
     p_value,
 )
+from airlock.cli.court import one_run_in_words
 from airlock.mechanisms import Stream
 from airlock.methods import Canaries
 from airlock.methods.case import LessNoise, less_noise
@@ -232,6 +233,9 @@ def test_the_court_catches_half_of_the_noise_in_one_run() -> None:
     )
     assert verdict.to_dict()["curve"]["noise_divided_by_at_least"] == verdict.noise_divided_by
     assert float(verdict.less_noise or 0) < 2.0
+    words = one_run_in_words("weights/some", verdict)
+    assert "by a proof that fails, with 95% confidence" in words.splitlines()[0]
+    assert f"at most {1 / float(verdict.noise_divided_by or 0):.2f} times as claimed" in words
     assert not any(judge_one_run(canaries_with(1.0, 4000), Stream.from_seed(seed)).refuted for seed in range(12))
 
 

@@ -118,7 +118,9 @@ def test_audit_in_words_and_in_json(digits_config: Path, tmp_path: Path) -> None
     found = json.loads(run("audit", out, *few, "--json").stdout)
     assert found["refuted"] is False
     assert found["epsilon_lower_bound"] <= found["stated_epsilon"] <= 3.0
-    assert {attack["name"] for attack in found["attacks"]} >= {"shadow models", "RMIA, offline"}
+    assert {attack["name"] for attack in found["attacks"]} >= {
+        "shadow models", "RMIA, offline", "BaVarIA, online", "quantile regression"
+    }  # fmt: skip
     assert run("verify", out, "--gate", "--vault", vault).exit_code == 0
     bad = run("audit", out, "--shadows", 5)
     assert bad.exit_code == 2

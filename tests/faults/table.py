@@ -350,6 +350,7 @@ FAULTS: tuple[Fault, ...] = (
     # One run
     _long("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),
     _long("one run: noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/gaussian")),
+    _long("one run: noise over 2", "GaussianNoise", plants.noise_over(2.0), one_run("weights/gaussian", count=4000)),
     _long("one run: no clipping", "Clip", plants.no_clipping, one_run("weights/gaussian")),
     _long("one run: shaped, noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/shaped")),
     _long("one run: head, no noise", "GaussianNoise", plants.no_noise, one_run("weights/head")),

@@ -16,7 +16,7 @@ the paper's BaVarIA-t), or about N(m', s'²(1 + 1/κ')) (`"normal"`, its BaVarIA
 record's own variance; few give nearly the same variance to all; nothing is switched over in between.
 
 The law of the records is fitted to the shadow models' signals on all records, never to the target's answers or to who
-was a member. We had the paper's abstract and model but not its formulas for this step, so it is our own:
+was a member. The model is the paper's; how its law is fitted is derived here and may differ from the paper:
 
 * s² is the variance around a record's own mean, pooled over the records: LiRA's global variance, which this is without
   differences between records (ν = ∞).

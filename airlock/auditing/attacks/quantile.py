@@ -132,7 +132,7 @@ def place(signals: Floats, quantiles: Floats) -> Floats:
 
     Linear between two quantiles; beyond the outermost, with the slope of the straight line from the median to it.
     """
-    marks = norm.ppf(LEVELS)
+    marks = np.asarray(norm.ppf(LEVELS))
     rising = np.maximum.accumulate(quantiles + 1e-9 * np.arange(len(LEVELS)), 1)
     step = (signals[:, None] >= rising).sum(1)
     low, high = np.maximum(step - 1, 0), np.minimum(step, len(LEVELS) - 1)
