@@ -90,16 +90,17 @@ def from_shapes(
     return {name: value.half() if value.is_floating_point() else value for name, value in remembered.items()}
 
 
-def fill(net: nn.Module, weights: Mapping[str, Tensor]) -> float:
-    """Put in all weights whose name and shape fit; returns their share of the network's numbers."""
-    own, found = net.state_dict(), 0
+def fill(net: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
+    """Put in all weights whose name and shape fit; returns the names of the tensors that stay as they are."""
+    own, left = net.state_dict(), []
     for name, value in own.items():
         given = weights.get(name)
-        if given is not None and given.shape == value.shape and bool(torch.isfinite(given.float()).all()):
-            with torch.no_grad():
-                value.copy_(given)
-            found += value.numel()
-    return found / max(1, sum(value.numel() for value in own.values()))
+        if given is None or given.shape != value.shape or not bool(torch.isfinite(given.float()).all()):
+            left.append(name)
+            continue
+        with torch.no_grad():
+            value.copy_(given)
+    return left
 
 
 def digest_of(weights: Mapping[str, Tensor]) -> str:
