@@ -159,7 +159,7 @@ def compare_heads(
         own = Records(block.float().cpu().numpy(), records.y[place])
         for side, into in zip(sides, found, strict=True):
             into[place] = right(side.to(run.device), own)
-    gain = floor.measure(*found, records, stream)
+    gain = floor.measure(found[0], found[1], records, stream)
     with torch.no_grad():
         net.head.weight.copy_(private if gain.there else public)
     return gain
