@@ -261,8 +261,10 @@ class Gaussian(DpSgd, TrainedWeights):
         run.group.spread(net.state_dict().values())  # public tensors, which another machine may compute differently
         if not len(public):
             return recipe
-        factor = bearable(net, public, figures.noise_on_mean_gradient, recipe, _MAY_COST, self.config.seed)
-        return recipe.model_copy(update={"learning_rate": factor * recipe.learning_rate})
+        noise, seed = figures.noise_on_mean_gradient, self.config.seed
+        factor = torch.tensor(bearable(net, public, noise, recipe, _MAY_COST, seed), dtype=torch.float64)
+        run.group.spread([factor])  # all processes take steps of one length
+        return recipe.model_copy(update={"learning_rate": float(factor) * recipe.learning_rate})
 
     def measured(self, gradients: Gradients) -> Details:
         """By how much the private records help; it is paid for."""
