@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from airlock.data import Records
+from airlock.data import Public, Records
 from airlock.nets.frontend import Framed
 from airlock.nets.registry import build, seed_torch
 from airlock.training.augment import Name, named
@@ -62,6 +62,11 @@ def train_openly(
     fit(net, Resident(records, run.device), batches, PlainGradients(), recipe, seed, own, named(augment), LABEL)
 
 
+def shapes(shape: tuple[int, ...], seed: int) -> Public:
+    """The images that `from_shapes` learns from."""
+    return synthetic_images(shape, seed, _EACH)
+
+
 def from_shapes(
     name: str, shape: tuple[int, ...], seed: int, run: Run, epochs: int = _SHAPES_EPOCHS
 ) -> dict[str, Tensor]:
@@ -83,8 +88,7 @@ def from_shapes(
         net = build(name, shape, _KINDS)
     remembered = recall(key, net.state_dict())
     if remembered is None:
-        images = synthetic_images(shape, seed, _EACH)
-        train_openly(net, images.records, seed, run, "shift+flip", epochs)
+        train_openly(net, shapes(shape, seed).records, seed, run, "shift+flip", epochs)
         remembered = {key: value.cpu() for key, value in net.state_dict().items()}
         remember(key, remembered)
     return {name: value.half() if value.is_floating_point() else value for name, value in remembered.items()}
