@@ -64,7 +64,7 @@ def pretrain(
     from airlock.training.devices import choose_device
     from airlock.training.front_ends.pretrain import FRONT, front_weights, write_weights
     from airlock.training.front_ends.public import SYNTHETIC, synthetic_images
-    from airlock.training.public_start import from_shapes
+    from airlock.training.public_start import from_shapes, shapes
 
     drawn = source == SYNTHETIC
     if drawn and shape is None:
@@ -72,7 +72,8 @@ def pretrain(
     if net is not None and not drawn:
         raise ConfigError('"synthetic" for --net', f"'{source}'", do="Leave --net out to train a front end.")
     if drawn and shape is not None:
-        public = synthetic_images(parse_shape(shape), seed)
+        draw = synthetic_images if net is None else shapes
+        public = draw(tuple(parse_shape(shape)), seed)
     else:
         declared = {"source": source, "classes": _classes(classes), "shape": parse_shape(shape) if shape else None}
         public = open_public(parse(DataConfig, declared, where="data"), data_dir)

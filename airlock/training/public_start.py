@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from airlock.data import Records
+from airlock.data import Public, Records
 from airlock.nets.frontend import Framed
 from airlock.nets.registry import build, seed_torch
 from airlock.training.augment import Name, named
@@ -62,6 +62,11 @@ def train_openly(
     fit(net, Resident(records, run.device), batches, PlainGradients(), recipe, seed, own, named(augment), LABEL)
 
 
+def shapes(shape: tuple[int, ...], seed: int) -> Public:
+    """The images that `from_shapes` learns from."""
+    return synthetic_images(shape, seed, _EACH)
+
+
 def from_shapes(
     name: str, shape: tuple[int, ...], seed: int, run: Run, epochs: int = _SHAPES_EPOCHS
 ) -> dict[str, Tensor]:
@@ -83,23 +88,23 @@ def from_shapes(
         net = build(name, shape, _KINDS)
     remembered = recall(key, net.state_dict())
     if remembered is None:
-        images = synthetic_images(shape, seed, _EACH)
-        train_openly(net, images.records, seed, run, "shift+flip", epochs)
+        train_openly(net, shapes(shape, seed).records, seed, run, "shift+flip", epochs)
         remembered = {key: value.cpu() for key, value in net.state_dict().items()}
         remember(key, remembered)
     return {name: value.half() if value.is_floating_point() else value for name, value in remembered.items()}
 
 
-def fill(net: nn.Module, weights: Mapping[str, Tensor]) -> float:
-    """Put in all weights whose name and shape fit; returns their share of the network's numbers."""
-    own, found = net.state_dict(), 0
+def fill(net: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
+    """Put in all weights whose name and shape fit; returns the names of the tensors that stay as they are."""
+    own, left = net.state_dict(), []
     for name, value in own.items():
         given = weights.get(name)
-        if given is not None and given.shape == value.shape and bool(torch.isfinite(given.float()).all()):
-            with torch.no_grad():
-                value.copy_(given)
-            found += value.numel()
-    return found / max(1, sum(value.numel() for value in own.values()))
+        if given is None or given.shape != value.shape or not bool(torch.isfinite(given.float()).all()):
+            left.append(name)
+            continue
+        with torch.no_grad():
+            value.copy_(given)
+    return left
 
 
 def digest_of(weights: Mapping[str, Tensor]) -> str:

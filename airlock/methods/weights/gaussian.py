@@ -59,7 +59,7 @@ _BY_NAME: dict[str, dict[str, Any]] = {
 _RATES: Mapping[Tune, float] = {"full": 5e-4, "lora": 2e-3, "bias": 4e-3, "last": 1e-2}
 _FRESH_RATE = 1e-3  # where it starts from random weights
 FROM_SHAPES = "The network's initial weights were made from synthetic images, which are drawn from a seed."
-_MOST_OF_IT = 0.5  # of a network's numbers that pre-trained weights must fit: all but its head, as a rule
+_HEAD = 2  # tensors that pre-trained weights need not fit: those of the head, which has an output for each class
 _MAY_COST = 0.02  # the share of the public records that noise alone may cost a network that starts from them
 _FEWEST_NUMBERS = 3  # of a text that can be predicted: no token, and two tokens
 
@@ -273,7 +273,7 @@ class Gaussian(DpSgd, TrainedWeights):
             weights = from_shapes(self.net_name, self.facts.shape, self.config.seed, run)
         else:
             weights = read_weights(Path(source).expanduser())
-        if fill(net, weights) < _MOST_OF_IT:
+        if len(fill(net, weights)) > min(_HEAD, len(net.state_dict()) - 1):
             raise NetError(
                 f"weights of {self.public_net_name} for records of this shape, for settings.pretrain",
                 "those of another network",
@@ -290,8 +290,10 @@ class Gaussian(DpSgd, TrainedWeights):
         run.group.spread(net.state_dict().values())  # public tensors, which another machine may compute differently
         if not len(public):
             return recipe
-        factor = bearable(net, public, figures.noise_on_mean_gradient, recipe, _MAY_COST, self.config.seed)
-        return recipe.model_copy(update={"learning_rate": factor * recipe.learning_rate})
+        noise, seed = figures.noise_on_mean_gradient, self.config.seed
+        factor = torch.tensor(bearable(net, public, noise, recipe, _MAY_COST, seed), dtype=torch.float64)
+        run.group.spread([factor])  # all processes take steps of one length
+        return recipe.model_copy(update={"learning_rate": float(factor) * recipe.learning_rate})
 
     def measured(self, gradients: Gradients) -> Details:
         """By how much the private records help; it is paid for."""
