@@ -43,6 +43,7 @@ _OWN: dict[str, dict[str, str]] = {
     "answers": {
         "head": "airlock.methods.answers.head:Head",
         "per-query": "airlock.methods.answers.per_query:PerQuery",
+        "neighbours": "airlock.methods.answers.neighbours:Neighbours",
         "votes": "airlock.methods.answers.votes:Votes",
     },
 }

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import dp_accounting as dpa
@@ -69,8 +69,10 @@ from airlock.mechanisms import (
 )
 from airlock.mechanisms.clipping import row_squares
 from airlock.methods import dp_sgd, rows, search
+from airlock.methods.answers import neighbours as near
 from airlock.methods.answers import votes
 from airlock.methods.answers.answerer import PaidAnswerer
+from airlock.methods.answers.neighbours import Neighbours, NeighbourVotes
 from airlock.methods.answers.per_query import NoisyLogits
 from airlock.methods.answers.votes import NoisyVotes
 from airlock.methods.features.noised import Noised
@@ -957,6 +959,24 @@ def a_vote_in_two_shards(patch: Patch) -> None:
     patch.setattr(votes, "shard", doubled)
 
 
+def _votes_twice(module: ModuleType) -> Plant:
+    """Every record votes in the next cell too."""
+    count = module.tally
+
+    def twice(cells: Whole, *arguments: Any) -> Whole:
+        found = count(cells, *arguments)
+        return found + np.roll(found, 1, 0)
+
+    return lambda patch: patch.setattr(module, "tally", twice)
+
+
+a_record_votes_in_two_cells = _votes_twice(near)
+
+
+def every_record_of_a_person_votes(patch: Patch) -> None:
+    patch.setattr(Neighbours, "weights_of", lambda self, records: torch.ones(len(records), dtype=torch.float64))
+
+
 # Channels
 
 
@@ -1073,7 +1093,7 @@ anybody_is_left_out = _rows_drawn(_anybody_left_out)
 # The handler of answers
 
 
-def _free(answerer: type[NoisyLogits] | type[NoisyVotes]) -> Plant:
+def _free(answerer: type[NoisyLogits | NoisyVotes | NeighbourVotes]) -> Plant:
     """Its reservations cost nothing."""
 
     def free(self: PaidAnswerer, rows: int) -> Reservation:
@@ -1085,6 +1105,7 @@ def _free(answerer: type[NoisyLogits] | type[NoisyVotes]) -> Plant:
 
 
 votes_never_charges = _free(NoisyVotes)
+neighbours_never_charge = _free(NeighbourVotes)
 per_query_never_charges = _free(NoisyLogits)
 
 

@@ -163,6 +163,7 @@ LESS_NOISE = {
     "answers/head": noise_over(4.0),
     "answers/per-query": grid_noise_over(4),
     "answers/votes": grid_noise_over(4),
+    "answers/neighbours": grid_noise_over(4),
 }
 
 

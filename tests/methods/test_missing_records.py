@@ -58,6 +58,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "answers/head": {"features": "pixels"},
     "answers/per-query": {"features": "pixels", "queries": 5},
     "answers/votes": {"features": "pixels", "queries": 5, "heads": 30},
+    "answers/neighbours": {"features": "pixels", "queries": 5},
     "answers/published": {"epochs": 1},
 }  # fmt: skip
 MORE = {  # the same methods by other ways through the code

@@ -1,7 +1,8 @@
 """Answers from heads that stay in the vault: how they are paid for, and how much noise each has.
 
 A reservation costs one unit per row and is answered once. Nothing is ever paid back, so a crash charges too much and
-never too little. `per-query` and `votes` say what an answer is; each brings the proof for its own.
+never too little. `per-query`, `neighbours` and `votes` say what an answer is; each brings its own
+proof.
 """
 
 from __future__ import annotations

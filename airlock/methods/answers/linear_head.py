@@ -1,4 +1,4 @@
-"""Public features with private linear heads: what `head`, `per-query` and `votes` share.
+"""Public features with private linear heads: what `head`, `per-query` and `votes` share, and `neighbours` in part.
 
 A frozen public front end maps every record on its own to a feature vector φ of norm at most 1, with a constant in it
 for the bias. A multinomial logistic head, or a Huber regression, is solved on private records; for `head` and
