@@ -35,6 +35,7 @@ _OWN: dict[str, dict[str, str]] = {
     },
     "student": {
         "ensemble": "airlock.methods.student.ensemble:Ensemble",
+        "neighbours": "airlock.methods.student.neighbours:NeighboursStudent",
         "private-teacher": "airlock.methods.student.private_teacher:PrivateTeacher",
     },
     "features": {

@@ -38,6 +38,7 @@ _TINY = 1e-12
 _BLOCK = 1000  # points whose distances are held at once
 _STAYS = 0.9  # chance that a walk from a question goes on after each step
 _STEPS = 20
+_PROBES = 8
 
 Whole = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -112,6 +113,13 @@ class PublicGraph:
         """For each point the sum of the values that a walk from it comes by, (points, columns)."""
         return _walked(values, stays, round(4 / (1 - stays)), self.steps)
 
+    def reach(self, stays: float) -> float:
+        """How many points a smoothed value is the mean of: the median of (Σ w)² / Σ w² over the weights of a point."""
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], (len(self.points), _PROBES))
+        squares = np.square(self.smoothed(signs, stays)).mean(1)  # of which each has the expectation Σ w²
+        whole = self.smoothed(np.ones((len(self.points), 1)), stays)[:, 0]
+        return float(np.median(whole**2 / (squares + _TINY)))
+
     @cached_property
     def steps(self) -> sparse.csr_array:
         """The chances of a step from each point (row) to each other."""
@@ -150,7 +158,8 @@ def tally(cells: Whole, labels: Whole, weights: Floats, points: int, classes: in
 def _placed(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Whitened, and of norm 1."""
     own = features.double() @ weight.double().to(features.device).T + bias.double().to(features.device)
-    return own / (own.norm(dim=1, keepdim=True) + _TINY)
+    unit: Tensor = own / (own.norm(dim=1, keepdim=True) + _TINY)
+    return unit
 
 
 def _nearest(rows: Tensor, points: Tensor, count: int, itself: bool = False) -> tuple[Tensor, Tensor]:

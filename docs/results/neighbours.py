@@ -27,6 +27,7 @@ ASKED = [(1.0, 100), (1.0, 1000), (1.0, 10_000), (0.3, 1000), (3.0, 1000), (8.0,
 
 
 def config(source: str, epsilon: float, queries: int, public: float, seed: int) -> ReleaseConfig:
+    """A release with the defaults."""
     return from_table(
         {
             "channel": "answers",
@@ -42,6 +43,7 @@ def config(source: str, epsilon: float, queries: int, public: float, seed: int) 
 
 
 def rows(folder: Path, source: str, public: float, seed: int) -> None:
+    """All rows of one seed, as they are measured."""
     first = config(source, *ASKED[0], public, seed)
     split = data.load(first, folder)
     kept = None

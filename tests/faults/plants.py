@@ -78,6 +78,7 @@ from airlock.methods.answers.votes import NoisyVotes
 from airlock.methods.features.noised import Noised
 from airlock.methods.interface import Answers, Reservation
 from airlock.methods.student import ensemble, teachers
+from airlock.methods.student import neighbours as taught_by_near
 from airlock.methods.twin import sharded, sharded_case
 from airlock.methods.weights import head as weights_head
 from airlock.methods.weights.head import Head, HeadFigures
@@ -970,11 +971,15 @@ def _votes_twice(module: ModuleType) -> Plant:
     return lambda patch: patch.setattr(module, "tally", twice)
 
 
-a_record_votes_in_two_cells = _votes_twice(near)
+a_record_votes_in_two_cells, a_record_labels_two_cells = _votes_twice(near), _votes_twice(taught_by_near)
 
 
 def every_record_of_a_person_votes(patch: Patch) -> None:
     patch.setattr(Neighbours, "weights_of", lambda self, records: torch.ones(len(records), dtype=torch.float64))
+
+
+def every_record_of_a_person_labels(patch: Patch) -> None:
+    patch.setattr(Records, "weights", property(lambda self: np.ones(len(self))))
 
 
 # Channels

@@ -51,6 +51,7 @@ from tests.methods import test_search as of_search
 from tests.methods import test_secret_noise as secret_noise
 from tests.methods.features import test_noised as of_noised
 from tests.methods.student import test_ensemble as of_ensemble
+from tests.methods.student import test_neighbours as of_near_student
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
 from tests.nets import test_bert, test_domain, test_hugging_face
@@ -81,6 +82,7 @@ NOISED, ANSWERS, PER_QUERY = (
     court("answers/head", 2500),
     court("answers/per-query", 6000),
 )
+TAUGHT_BY_NEAR = court("student/neighbours", 4000)
 ANSWER_VOTES, NEIGHBOURS = court("answers/votes", 25_000), court("answers/neighbours", 6000)
 MODELS, SCORES = court("tune/models", 3000), court("tune/scores", 900)
 SEARCH_PLANNED = with_folder(of_search.the_worst_candidate_is_paid_for_as_often_as_it_runs)
@@ -256,6 +258,9 @@ FAULTS: tuple[Fault, ...] = (
     _long("ensemble: every teacher sees the next shard", "student.teachers", plants.every_teacher_sees_the_next_shard, ENSEMBLE),
     Fault("ensemble: votes without noise", "ShardVotes", plants.votes_without_noise, VOTES),
     Fault("ensemble: a look without noise", "SureVotes", plants.a_look_without_noise, called(of_ensemble.test_the_look_before_votes_has_noise_of_its_own_size)),
+    _long("neighbours: noise over 2 (student)", "GaussianNoise", plants.noise_over(2.0), TAUGHT_BY_NEAR),
+    Fault("neighbours: a record votes in two cells (student)", "student.neighbours", plants.a_record_labels_two_cells, called(of_near_student.one_record_moves_the_votes_by_at_most_one)),
+    Fault("neighbours: every record of a person votes (student)", "student.neighbours", plants.every_record_of_a_person_labels, court_of_people("student/neighbours", 400)),
     _long("private-teacher: noise over 2", "GaussianNoise", plants.noise_over(2.0), TEACHER),
     Fault("private-teacher: no clipping", "Clip", plants.no_clipping, TEACHER),
     # features

@@ -32,7 +32,7 @@ SMALL = [name for name in methods.METHODS["weights"] if name != "published"]
 TRIED = (
     *(f"weights/{name}" for name in SMALL), "twin/sharded", "twin/kde-sharded", "student/ensemble",
     "student/private-teacher", "answers/head", "answers/per-query", "answers/votes",
-    "answers/neighbours",
+    "answers/neighbours", "student/neighbours",
 )  # fmt: skip
 PAIRS = 64  # the fewest of a trial; a twentieth of the noise falls within 49 or 112, views clipped one by one within 49
 Patch = pytest.MonkeyPatch

@@ -52,6 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         **LINEAR, "hint": "1", "guide": "leaky6", "teachers": 20, "queries": 10, "bound": 1.0, "shard_epochs": 1,
     },
     "student/private-teacher": {**LINEAR, "private": {"steps": 2, "lot_size": 400, "clip_norm": 0.5}},
+    "student/neighbours": {"epochs": 1},
     "student/published": {**STUDENT, "select_rate": 0.2},
     "features/noised": {**FRONT, "project": 4},
     "features/published": {**FRONT, "channels": 4, "epochs": 1},

@@ -62,7 +62,6 @@ from airlock.methods.answers.linear_head import (
     PublicFeatures,
     case_config,
     case_facts,
-    embed,
     embed_queries,
 )
 from airlock.methods.case import Case, Scores
@@ -71,6 +70,7 @@ from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Answers
 from airlock.nets.frontend import Framed
 from airlock.training import Run
 from airlock.training.convex import LogisticHead
+from airlock.training.front_ends.front import embed
 from airlock.training.neighbours import UNIT, PublicGraph, tally
 
 SPREAD = 1.0  # how far one record moves the difference of two counts

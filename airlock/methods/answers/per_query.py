@@ -74,7 +74,6 @@ from airlock.methods.answers.linear_head import (
     case_config,
     case_facts,
     embed_queries,
-    front_of,
     neighbours,
 )
 from airlock.methods.case import Case, Scores
@@ -83,6 +82,7 @@ from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Answers
 from airlock.nets.frontend import Framed
 from airlock.training import Run
 from airlock.training.convex import ConvexHead, LogisticHead
+from airlock.training.front_ends.front import front_of
 
 Gives = Literal["logits", "label"]
 

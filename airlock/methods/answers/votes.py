@@ -55,7 +55,6 @@ from airlock.methods.answers.linear_head import (
     PublicFeatures,
     case_config,
     case_facts,
-    embed,
     embed_queries,
 )
 from airlock.methods.case import Case, Scores
@@ -64,6 +63,7 @@ from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Answers
 from airlock.nets.frontend import Framed
 from airlock.training import Run
 from airlock.training.convex import LogisticHead, solve
+from airlock.training.front_ends.front import embed
 
 MOVED = math.sqrt(2)  # how far one record moves the counts
 HEADS = "heads"  # file in the vault

@@ -22,13 +22,14 @@ from airlock.data import Records, Split
 from airlock.errors import ConfigError, DataError, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods.answers.answerer import GUMBEL, Noise, least_noise
-from airlock.methods.answers.linear_head import embed_queries, front_of
+from airlock.methods.answers.linear_head import embed_queries
 from airlock.methods.answers.per_query import HEAD, NoiseAdvice, NoisyLogits, PerQuery, case_channel, head_noise_at_most
 from airlock.methods.interface import Interface, as_queries, ask
 from airlock.pipeline import audit_bundle, make_release
 from airlock.testing import MethodContract
 from airlock.training import Run
 from airlock.training.convex import LogisticHead
+from airlock.training.front_ends.front import front_of
 
 
 class TestLogits(MethodContract):
