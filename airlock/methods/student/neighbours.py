@@ -71,7 +71,7 @@ from airlock.training.distillation.distil import Cached, SoftLoss, Stage, at_pla
 from airlock.training.distributed import digest
 from airlock.training.ensembles.chunks import read
 from airlock.training.front_ends.front import embed, front_end
-from airlock.training.front_ends.public import FrontSettings
+from airlock.training.front_ends.public import FrontSettings, check_public
 from airlock.training.loop import Schedule, mix
 from airlock.training.neighbours import UNIT, PublicGraph, tally
 from airlock.training.stages import Stages
@@ -161,6 +161,7 @@ class NeighboursStudent(Channel):
                 "Set split.public.",
             )
         self.net_name = student_net(config.net, facts)
+        check_public(FrontSettings(), self.settings.features, facts, config.split.public)
         self.front = front_end(self.settings.features, facts, config.seed, FrontSettings())
         self.records = facts.expected("private", config.split)  # people, where these are the unit
 

@@ -266,6 +266,7 @@ def test_the_noise_does_not_grow_with_queries_faster_than_their_root() -> None:
         ({}, 10**6, "logits", "head", "per-query"),
         ({}, 1, "label", "per-query", "per-query"),
         ({"epsilon": 8.0, "data": "mnist"}, 1000, "logits", "head", "votes"),
+        ({"epsilon": 8.0, "data": "mnist", "split": {"public": 0.2}}, 1000, "logits", "head", "neighbours"),
     ],
 )
 def test_the_plan_says_which_method_to_take(

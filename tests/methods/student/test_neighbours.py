@@ -95,6 +95,10 @@ class TestNeighbours(Resuming, MethodContract):
         with pytest.raises(ConfigError, match=r"public inputs, with or without labels.*split\.public"):
             self.build(split={"public": 0.0})
 
+    def test_a_front_end_that_labels_would_train_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="public images for features"):
+            self.build(settings={"features": "trained"})
+
     def test_a_public_part_that_turns_out_to_be_empty_is_no_refusal(self, split: Split) -> None:
         made = self.release(replace(split, public=split.public.take(np.arange(0))))
         assert made.guarantee.events == self.build().plan().guarantee.events
