@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
+from airlock.data import Records
 from airlock.nets.frontend import whitening
 
 UNIT = 2**16  # votes are counted in so many parts of one
@@ -138,6 +139,11 @@ def _walked(start: A, stays: float, count: int, steps: sparse.csr_array) -> A:
         now *= stays
         total += now
     return total
+
+
+def at_least_one(public: Records) -> Records:
+    """The public inputs; one of zeros where that part turned out to be empty, in whose cell all records are then."""
+    return public if len(public) else Records(np.zeros((1, *public.x.shape[1:]), public.x.dtype), np.zeros(1, np.int64))
 
 
 def tally(cells: Whole, labels: Whole, weights: Floats, points: int, classes: int) -> Whole:

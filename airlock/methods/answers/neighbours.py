@@ -64,14 +64,14 @@ from airlock.methods.answers.linear_head import (
     case_facts,
     embed_queries,
 )
-from airlock.methods.case import Case, Scores
+from airlock.methods.case import Case, Scores, on_circle
 from airlock.methods.contract import ArtefactKind, Executed, Plan, Secrets
 from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Answers, Interface, ask, ask_all
 from airlock.nets.frontend import Framed
 from airlock.training import Run
 from airlock.training.convex import LogisticHead
 from airlock.training.front_ends.front import embed
-from airlock.training.neighbours import UNIT, PublicGraph, tally
+from airlock.training.neighbours import UNIT, PublicGraph, at_least_one, tally
 
 SPREAD = 1.0  # how far one record moves the difference of two counts
 GRAPH, TABLE = "graph", "table"  # files in the vault
@@ -232,8 +232,7 @@ class Neighbours(PublicFeatures):
 
     def kept(self, net: Framed, private: Records, public: Records, run: Run) -> Secrets:
         """What stays in the vault: the votes of each cell, the public graph, and the front end."""
-        seen = public if len(public) else _nowhere(self.facts)
-        graph = PublicGraph.of(embed(net, seen, run), self.config.seed)
+        graph = PublicGraph.of(embed(net, at_least_one(public), run), self.config.seed)
         cells = graph.cells(embed(net, private, run))
         weights = self.weights_of(private).numpy()
         votes = tally(cells, private.y, weights, len(graph.points), len(self.facts.classes))
@@ -252,11 +251,6 @@ class Neighbours(PublicFeatures):
     def schedule(self, answer: dpa.DpEvent) -> BudgetSchedule:
         """All answers, in every run."""
         return BudgetSchedule(answer, self.settings.queries, runs=self.config.tuning_runs, unit="queries")
-
-
-def _nowhere(facts: Facts) -> Records:
-    """One input of zeros, where the public part turned out to be empty: all records are then in its cell."""
-    return Records(np.zeros((1, *facts.shape), np.float32), np.zeros(1, np.int64))
 
 
 # The case for the court: all answers to one question, on which the votes are evenly split.
@@ -291,8 +285,7 @@ def case_sides(visits: int | None = None) -> tuple[Records, Records]:
 
 def case_public() -> Records:
     """Inputs all around the circle; their labels are never looked at."""
-    angles = 2 * np.pi * np.arange(_CASE_PUBLIC) / _CASE_PUBLIC
-    return Records(np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32), np.zeros(_CASE_PUBLIC, np.int64))
+    return Records(on_circle(2 * np.pi * np.arange(_CASE_PUBLIC) / _CASE_PUBLIC), np.zeros(_CASE_PUBLIC, np.int64))
 
 
 def _case_of_neighbours(channel: Neighbours, visits: int | None = None) -> Case:

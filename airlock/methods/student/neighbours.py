@@ -50,7 +50,7 @@ from airlock.config import Frozen, Positive, ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import GaussianNoise, Randomness, Stream
-from airlock.methods.case import Case, Scores
+from airlock.methods.case import Case, Scores, on_circle
 from airlock.methods.contract import (
     ASSUMED,
     NOTHING_ELSE_LEAVES,
@@ -73,7 +73,7 @@ from airlock.training.ensembles.chunks import read
 from airlock.training.front_ends.front import embed, front_end
 from airlock.training.front_ends.public import FrontSettings, check_public
 from airlock.training.loop import Schedule, mix
-from airlock.training.neighbours import UNIT, PublicGraph, tally
+from airlock.training.neighbours import UNIT, PublicGraph, at_least_one, tally
 from airlock.training.stages import Stages
 
 ASSUMPTIONS = (
@@ -212,7 +212,7 @@ class NeighboursStudent(Channel):
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Count the votes once, with noise; let them travel, teach the student, and release only that."""
-        public = split.public if len(split.public) else _nothing(self.facts)
+        public = at_least_one(split.public)
         stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": self.config.seed})
         cells = self.cells(public, run)
         noisy, event = self._votes(split.private, cells, randomness.privacy.child(_TABLE), run)
@@ -228,7 +228,7 @@ class NeighboursStudent(Channel):
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:
         """The noisy votes: all that a student learns is computed from them and from public inputs."""
-        cells = self.cells(split.public if len(split.public) else _nothing(self.facts), run)
+        cells = self.cells(at_least_one(split.public), run)
         votes = self.votes(split.private, cells, run)
 
         def once(randomness: Randomness) -> Disclosed:
@@ -325,11 +325,6 @@ def student_net(name: str, facts: Facts) -> str:
     return net_names("auto", "auto", facts)[1] if images else "mlp"
 
 
-def _nothing(facts: Facts) -> Records:
-    """One input of zeros, where the public part turned out to be empty: all records are then in its cell."""
-    return Records(np.zeros((1, *facts.shape), np.float32), np.zeros(1, np.int64))
-
-
 # The case for the court: the released votes, with and without one.
 #
 # Records lie at the public inputs. The one that differs votes for class 1 in the first cell, where nobody else does, so
@@ -363,8 +358,7 @@ def case_sides(visits: int | None = None) -> tuple[Records, Records]:
 
 def case_public() -> Records:
     """Inputs all around the circle; their labels are never looked at."""
-    angles = 2 * np.pi * np.arange(_PUBLIC) / _PUBLIC
-    return Records(np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32), np.zeros(_PUBLIC, np.int64))
+    return Records(on_circle(2 * np.pi * np.arange(_PUBLIC) / _PUBLIC), np.zeros(_PUBLIC, np.int64))
 
 
 def case_of_votes(channel: NeighboursStudent, visits: int | None = None) -> Case:
