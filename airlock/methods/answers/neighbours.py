@@ -128,7 +128,7 @@ class Neighbours(PublicFeatures):
 
     method: ClassVar[str] = "neighbours"
     title: ClassVar[str] = "labels by the votes of near records"
-    rank: ClassVar[int] = 70
+    rank: ClassVar[int] = 75
     artefact: ClassVar[ArtefactKind] = "interface"
     status: ClassVar[Status] = "proven"
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
