@@ -965,8 +965,8 @@ def _votes_twice(module: ModuleType) -> Plant:
     count = module.tally
 
     def twice(cells: Whole, *arguments: Any) -> Whole:
-        found = count(cells, *arguments)
-        return found + np.roll(found, 1, 0)
+        found: Whole = count(cells, *arguments)
+        return np.asarray(found + np.roll(found, 1, 0))
 
     return lambda patch: patch.setattr(module, "tally", twice)
 

@@ -291,7 +291,7 @@ def case_public() -> Records:
 def _case_of_neighbours(channel: Neighbours, visits: int | None = None) -> Case:
     """The real cells, the real neighbourhoods, the real noise."""
     net, sides = channel.ready(), case_sides(visits)
-    question = sides[0].x[:1]
+    question = np.asarray(sides[0].x[:1], np.float32)
 
     def counted(with_record: bool) -> NeighbourVotes:
         kept = channel.kept(net, sides[0 if with_record else 1], case_public(), Run())
