@@ -29,9 +29,10 @@ def is_free(config: ReleaseConfig) -> bool:
 def is_drowned(plan: Plan) -> bool:
     """Whether, by the plan, noise exceeds what one shard can contribute, or a clear lead in votes."""
     figures = plan.details
-    spread, votes, heads = (figures.get(key) for key in ("noise_norm_over_radius", "noise_on_a_count", "heads"))
-    if isinstance(votes, float) and isinstance(heads, int):
-        return votes > heads / 4
+    spread, votes = (figures.get(key) for key in ("noise_norm_over_radius", "noise_on_a_count"))
+    voters = figures.get("heads", figures.get("neighbours"))
+    if isinstance(votes, float) and isinstance(voters, int):
+        return votes > voters / 4
     return isinstance(spread, float) and spread > 1
 
 

@@ -35,6 +35,7 @@ _OWN: dict[str, dict[str, str]] = {
     },
     "student": {
         "ensemble": "airlock.methods.student.ensemble:Ensemble",
+        "neighbours": "airlock.methods.student.neighbours:NeighboursStudent",
         "private-teacher": "airlock.methods.student.private_teacher:PrivateTeacher",
     },
     "features": {
@@ -43,6 +44,7 @@ _OWN: dict[str, dict[str, str]] = {
     "answers": {
         "head": "airlock.methods.answers.head:Head",
         "per-query": "airlock.methods.answers.per_query:PerQuery",
+        "neighbours": "airlock.methods.answers.neighbours:Neighbours",
         "votes": "airlock.methods.answers.votes:Votes",
     },
 }

@@ -12,6 +12,7 @@ In: a network, records, a sampler and a source of gradients. Out: the trained ne
     noise_aware_lr  the largest learning rate at which noise does little harm
     public_start    a network trained on public records, where private training starts from
     augment         augmentations that change each record independently
+    neighbours      records vote for public inputs near them, and votes travel along a graph of these
     convex          logistic heads with a certified distance to their minimiser
     outcomes        a network's outputs and accuracy, and the prediction for every test record
     checkpoint      a training run on disk

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import dp_accounting as dpa
@@ -69,14 +69,17 @@ from airlock.mechanisms import (
 )
 from airlock.mechanisms.clipping import row_squares
 from airlock.methods import dp_sgd, rows, search
+from airlock.methods.answers import neighbours as near
 from airlock.methods.answers import votes
 from airlock.methods.answers.answerer import PaidAnswerer
+from airlock.methods.answers.neighbours import Neighbours, NeighbourVotes
 from airlock.methods.answers.per_query import NoisyLogits
 from airlock.methods.answers.votes import NoisyVotes
 from airlock.methods.features.noised import Noised
 from airlock.methods.floor import Floor
 from airlock.methods.interface import Answers, Reservation
 from airlock.methods.student import ensemble, teachers
+from airlock.methods.student import neighbours as taught_by_near
 from airlock.methods.twin import sharded, sharded_case
 from airlock.methods.weights import head as weights_head
 from airlock.methods.weights import head_first
@@ -987,6 +990,28 @@ def a_vote_in_two_shards(patch: Patch) -> None:
     patch.setattr(votes, "shard", doubled)
 
 
+def _votes_twice(module: ModuleType) -> Plant:
+    """Every record votes in the next cell too."""
+    count = module.tally
+
+    def twice(cells: Whole, *arguments: Any) -> Whole:
+        found: Whole = count(cells, *arguments)
+        return np.asarray(found + np.roll(found, 1, 0))
+
+    return lambda patch: patch.setattr(module, "tally", twice)
+
+
+a_record_votes_in_two_cells, a_record_labels_two_cells = _votes_twice(near), _votes_twice(taught_by_near)
+
+
+def every_record_of_a_person_votes(patch: Patch) -> None:
+    patch.setattr(Neighbours, "weights_of", lambda self, records: torch.ones(len(records), dtype=torch.float64))
+
+
+def every_record_of_a_person_labels(patch: Patch) -> None:
+    patch.setattr(Records, "weights", property(lambda self: np.ones(len(self))))
+
+
 # Channels
 
 
@@ -1103,7 +1128,7 @@ anybody_is_left_out = _rows_drawn(_anybody_left_out)
 # The handler of answers
 
 
-def _free(answerer: type[NoisyLogits] | type[NoisyVotes]) -> Plant:
+def _free(answerer: type[NoisyLogits | NoisyVotes | NeighbourVotes]) -> Plant:
     """Its reservations cost nothing."""
 
     def free(self: PaidAnswerer, rows: int) -> Reservation:
@@ -1115,6 +1140,7 @@ def _free(answerer: type[NoisyLogits] | type[NoisyVotes]) -> Plant:
 
 
 votes_never_charges = _free(NoisyVotes)
+neighbours_never_charge = _free(NeighbourVotes)
 per_query_never_charges = _free(NoisyLogits)
 
 

@@ -53,6 +53,7 @@ from tests.methods import test_search as of_search
 from tests.methods import test_secret_noise as secret_noise
 from tests.methods.features import test_noised as of_noised
 from tests.methods.student import test_ensemble as of_ensemble
+from tests.methods.student import test_neighbours as of_near_student
 from tests.methods.weights import test_fine_tuning as of_fine_tuning
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
@@ -84,7 +85,8 @@ NOISED, ANSWERS, PER_QUERY = (
     court("answers/head", 2500),
     court("answers/per-query", 6000),
 )
-ANSWER_VOTES = court("answers/votes", 25_000)
+TAUGHT_BY_NEAR = court("student/neighbours", 4000)
+ANSWER_VOTES, NEIGHBOURS = court("answers/votes", 25_000), court("answers/neighbours", 6000)
 MODELS, SCORES = court("tune/models", 3000), court("tune/scores", 900)
 SEARCH_PLANNED = with_folder(of_search.the_worst_candidate_is_paid_for_as_often_as_it_runs)
 
@@ -264,6 +266,9 @@ FAULTS: tuple[Fault, ...] = (
     _long("ensemble: every teacher sees the next shard", "student.teachers", plants.every_teacher_sees_the_next_shard, ENSEMBLE),
     Fault("ensemble: votes without noise", "ShardVotes", plants.votes_without_noise, VOTES),
     Fault("ensemble: a look without noise", "SureVotes", plants.a_look_without_noise, called(of_ensemble.test_the_look_before_votes_has_noise_of_its_own_size)),
+    _long("neighbours: noise over 2 (student)", "GaussianNoise", plants.noise_over(2.0), TAUGHT_BY_NEAR),
+    Fault("neighbours: a record votes in two cells (student)", "student.neighbours", plants.a_record_labels_two_cells, called(of_near_student.one_record_moves_the_votes_by_at_most_one)),
+    Fault("neighbours: every record of a person votes (student)", "student.neighbours", plants.every_record_of_a_person_labels, court_of_people("student/neighbours", 400)),
     _long("private-teacher: noise over 2", "GaussianNoise", plants.noise_over(2.0), TEACHER),
     Fault("private-teacher: no clipping", "Clip", plants.no_clipping, TEACHER),
     # features
@@ -292,6 +297,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("per-query: noise re-used in a session", "serve.answer_handler", plants.all_requests_share_their_noise, sold(charging.answers_have_noise_of_their_own, "answers/per-query")),
     _long("votes: noise over 2", "GridNoise", plants.grid_noise_over(2), ANSWER_VOTES),
     _long("votes: a record in two shards", "answers.votes", plants.a_vote_in_two_shards, ANSWER_VOTES),
+    _long("neighbours: noise over 2 (answers)", "ExponentialMechanism", plants.grid_noise_over(2), NEIGHBOURS),
+    _long("neighbours: a record votes in two cells (answers)", "answers.neighbours", plants.a_record_votes_in_two_cells, NEIGHBOURS),
+    Fault("neighbours: every record of a person votes (answers)", "answers.neighbours", plants.every_record_of_a_person_votes, court_of_people("answers/neighbours", 400)),
     # A network of the user's own
     _long("views of a record are clipped one by one", "private", plants.views_are_clipped_alone, court_of_config("multi_crop", 400)),
     _long("records meet in a batch, now and then", "private", plants.records_meet_in_a_batch, court_of_config("gated", 400)),
@@ -307,6 +315,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("counts on the card: tables cost twice what is stated", "audit.evaluation", plants.tables_cost_twice_what_is_stated, called(test_evaluation.test_shares_add_up_and_the_event_is_theirs, True)),
     # What is paid
     Fault("votes never charges", "answers.answerer", plants.votes_never_charges, sold(CHARGED, "answers/votes")),
+    Fault("neighbours never charge", "answers.answerer", plants.neighbours_never_charge, sold(CHARGED, "answers/neighbours")),
     Fault("per-query never charges", "answers.answerer", plants.per_query_never_charges, sold(CHARGED, "answers/per-query")),
     Fault("a request is charged as one row", "serve.answer_handler", plants.a_request_is_charged_as_one_row, sold(CHARGED, "answers/votes")),
     Fault("charged after the answer", "serve.answer_handler", plants.charged_after_the_answer, sold(CHARGED, "answers/votes")),

@@ -158,11 +158,13 @@ LESS_NOISE = {
     "weights/head": noise_over(4.0),
     "twin/sharded": noise_over(4.0),
     "student/ensemble": noise_over(4.0),
+    "student/neighbours": noise_over(4.0),
     "student/private-teacher": noise_over(4.0),
     "features/noised": noise_over(4.0),
     "answers/head": noise_over(4.0),
     "answers/per-query": grid_noise_over(4),
     "answers/votes": grid_noise_over(4),
+    "answers/neighbours": grid_noise_over(4),
 }
 
 

@@ -36,6 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "answers/per-query": {"queries": 15},
     "answers/per-query, labels": {"queries": 15, "gives": "label"},
     "answers/votes": {"queries": 15},
+    "answers/neighbours": {"queries": 15},
     "answers/published": {"queries": 15},
 }
 REQUESTS = ((1, "ann", None), (3, "bob", None), (3, "ann", None), (2, "ann", "a key"), (2, "bob", "a key"))

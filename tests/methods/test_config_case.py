@@ -32,6 +32,7 @@ SMALL = [name for name in methods.METHODS["weights"] if name != "published"]
 TRIED = (
     *(f"weights/{name}" for name in SMALL), "twin/sharded", "twin/kde-sharded", "student/ensemble",
     "student/private-teacher", "answers/head", "answers/per-query", "answers/votes",
+    "answers/neighbours", "student/neighbours",
 )  # fmt: skip
 PAIRS = 64  # the fewest of a trial; a twentieth of the noise falls within 49 or 112, views clipped one by one within 49
 Patch = pytest.MonkeyPatch
@@ -46,7 +47,7 @@ def _one_thread() -> Iterator[None]:
 def config(name: str, **changes: object) -> ReleaseConfig:
     channel, _, method = name.partition("/")
     table: dict[str, object] = {"channel": channel, "method": method, "data": "digits", "device": "cpu"}
-    split = {"split": {"public": 0.4}} if channel == "student" else {}
+    split = {"split": {"public": 0.4}} if channel == "student" or method == "neighbours" else {}
     return from_table({**table, "epsilon": 2.0, "delta": 1e-5, **split, **changes})
 
 

@@ -52,12 +52,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
         **LINEAR, "hint": "1", "guide": "leaky6", "teachers": 20, "queries": 10, "bound": 1.0, "shard_epochs": 1,
     },
     "student/private-teacher": {**LINEAR, "private": {"steps": 2, "lot_size": 400, "clip_norm": 0.5}},
+    "student/neighbours": {"epochs": 1},
     "student/published": {**STUDENT, "select_rate": 0.2},
     "features/noised": {**FRONT, "project": 4},
     "features/published": {**FRONT, "channels": 4, "epochs": 1},
     "answers/head": {"features": "pixels"},
     "answers/per-query": {"features": "pixels", "queries": 5},
     "answers/votes": {"features": "pixels", "queries": 5, "heads": 30},
+    "answers/neighbours": {"features": "pixels", "queries": 5},
     "answers/published": {"epochs": 1},
 }  # fmt: skip
 MORE = {  # the same methods by other ways through the code

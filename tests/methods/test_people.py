@@ -26,6 +26,7 @@ from tests.visits import config, write
 
 OWN = (
     "twin/sharded", "twin/kde-sharded", "student/ensemble", "answers/head", "answers/per-query", "answers/votes",
+    "answers/neighbours", "student/neighbours",
 )  # fmt: skip
 
 
@@ -75,7 +76,9 @@ def test_a_method_for_records_is_refused_with_those_that_can(table: Path, name: 
 @pytest.mark.parametrize("name", OWN)
 def test_the_plan_is_about_people(table: Path, name: str) -> None:
     more: dict[str, Any] = {"split": {"public": 0.2}} if name.startswith("student") else {}
-    if more:
+    if name.endswith("neighbours"):
+        more = {"split": {"public": 0.2}, "settings": {"queries": 1} if name.startswith("answers") else {}}
+    elif more:
         more |= {"net": "linear", "settings": {"teacher": "linear", "hint_epochs": 0}}
     if name.startswith("twin"):
         more = {"settings": {"noise_limit": 1e9}}

@@ -1,7 +1,7 @@
 """Answers from heads that stay in the vault: how they are paid for, and how much noise each has.
 
 A reservation costs one unit per row and is answered once. Nothing is ever paid back, so a crash charges too much and
-never too little. `per-query` and `votes` say what an answer is; each brings the proof for its own.
+never too little. The methods say what an answer is; each brings its own proof.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from airlock.accounting import calibrate, pure, repeat
 from airlock.accounting.epsilon import Accountant
 from airlock.errors import DataError, Refused
 from airlock.mechanisms import Stream
-from airlock.methods.answers.linear_head import embed_queries, front_of
+from airlock.methods.answers.linear_head import embed_queries
 from airlock.methods.contract import Secrets
 from airlock.methods.interface import Answerer, Answers, Interface, Reservation
 from airlock.nets import build_front
 from airlock.nets.frontend import Framed
 from airlock.training.convex import LogisticHead
+from airlock.training.front_ends.front import front_of
 
 FRONT = "front"  # file in the vault
 FEWEST_RECORDS = 5  # per head of `votes`, on average, when the number of heads is automatic

@@ -1,4 +1,4 @@
-"""Public features with private linear heads: what `head`, `per-query` and `votes` share.
+"""Public features with private linear heads: what `head`, `per-query` and `votes` share, and `neighbours` in part.
 
 A frozen public front end maps every record on its own to a feature vector φ of norm at most 1, with a constant in it
 for the bias. A multinomial logistic head, or a Huber regression, is solved on private records; for `head` and
@@ -13,7 +13,6 @@ depend on no record, and are computed in float32.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
@@ -29,15 +28,11 @@ from airlock.data import Facts, Records
 from airlock.errors import ConfigError
 from airlock.methods.contract import ASSUMED, NOTHING_ELSE_LEAVES, Channel, refuse_net
 from airlock.nets import build_front
-from airlock.nets.bert import at_once
-from airlock.nets.domain import by_length
 from airlock.nets.frontend import CONSTANT, Framed
-from airlock.nets.scattering import by_matrices
 from airlock.nets.tables import steps_linear
 from airlock.training import Run
 from airlock.training.convex import MOST_ROWS, ConvexHead, HuberHead, LogisticHead, solve
-from airlock.training.devices import to_input
-from airlock.training.front_ends.front import by_facts, check_texts, layout_of, with_weights
+from airlock.training.front_ends.front import by_facts, check_texts, embed, layout_of, with_weights
 
 ASSUMPTIONS = (
     *ASSUMED,
@@ -46,7 +41,7 @@ ASSUMPTIONS = (
     "The front end is public: it was neither trained nor chosen on the private records.",
 )
 _TIMES = 10  # times the declared number of records, for which heads can still be certified
-_BATCH = 250
+_BATCH = 250  # queries at a time
 _LOGIT_NOISE, _TARGET_NOISE = 0.2, 0.02  # on an output: a logit, or a share of the target's range
 _THRESHOLD = 0.1  # of Huber's loss, in the same shares
 
@@ -175,30 +170,6 @@ class CertifiedHead(PublicFeatures):
 
 
 # Features.
-
-
-def front_of(net: Framed, device: torch.device, dtype: torch.dtype = torch.float64) -> nn.Module:
-    """Front end and constant, of this precision; on a CPU, wavelets of small images are applied by matrices."""
-    body = copy.deepcopy(nn.Sequential(net.front, net.centre)).to(device, dtype).eval()
-    return by_matrices(body) if device.type == "cpu" else body
-
-
-def embed(net: Framed, records: Records, run: Run) -> Tensor:
-    """Features with their constant, in float64, in blocks of one size whatever the number of records."""
-    body = front_of(net, run.device)
-    found = torch.empty(len(records), net.head.in_features, dtype=torch.float64, device=run.device)
-    done, size = 0, at_once(body) or _BATCH
-    for rows, whole in by_length(body, torch.from_numpy(np.ascontiguousarray(records.x))):
-        places = torch.arange(len(whole)) if rows is None else rows
-        for part, where in zip(torch.split(whole, size), torch.split(places, size), strict=True):
-            block = part.new_zeros(size, *part.shape[1:])
-            block[: len(part)] = part
-            with torch.no_grad():
-                found[where.to(run.device)] = body(to_input(block.to(run.device)).double())[: len(part)]
-            done += len(part)
-            if run.progress:
-                run.progress("features", done, len(records))
-    return found
 
 
 def embed_queries(body: nn.Module, x: NDArray[np.float32], objective: ConvexHead) -> Tensor:

@@ -29,7 +29,8 @@ One head, or noise on every answer? Both have the same sensitivity. With a budge
 privacy (Dong, Roth and Su 2022), where one Gaussian mechanism has μ = 1/z, a head that leaves gets noise ΔR/μ on a
 logit for any number of queries. Q answers share the budget, each gets μ/√Q: noise ΔR√Q/μ on every logit. So from the
 second query on the head has less noise, and this method is for the case that no model may leave, whatever its noise.
-Where labels are enough, `votes` then does better as long as there are records for more heads than the noise on a count.
+Where labels are enough, `votes` then does better as long as there are records for more heads than the noise on a count,
+and `neighbours` where there are public inputs and one class has more records than that.
 """
 
 from __future__ import annotations
@@ -74,7 +75,6 @@ from airlock.methods.answers.linear_head import (
     case_config,
     case_facts,
     embed_queries,
-    front_of,
     neighbours,
 )
 from airlock.methods.case import (
@@ -93,6 +93,7 @@ from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Answers
 from airlock.nets.frontend import Framed
 from airlock.training import Run
 from airlock.training.convex import ConvexHead, LogisticHead
+from airlock.training.front_ends.front import front_of
 
 Gives = Literal["logits", "label"]
 
@@ -262,7 +263,8 @@ class PerQuery(CertifiedHead):
         alone = head_noise_at_most(self.noise, queries, config.tuning_runs, config.epsilon, config.delta)
         on_a_count = math.sqrt(2) * self.noise.multiplier
         head_noise = alone * self.figures.sensitivity
-        return NoiseAdvice(queries, head_noise, self.figures.noise_on_a_logit, on_a_count, self.records)
+        near = self.records // len(self.facts.classes) if self.facts.expected("public", config.split) else 0
+        return NoiseAdvice(queries, head_noise, self.figures.noise_on_a_logit, on_a_count, self.records, near)
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Compute features once, solve the head, put it away, and ask about the test records."""
@@ -321,6 +323,7 @@ class NoiseAdvice:
         per_query_noise: The same when each of Q answers gets its own noise.
         noise_on_a_count: Of `votes`.
         records: n0.
+        near: How many of them may vote as neighbours; none without public inputs.
     """
 
     queries: int
@@ -328,6 +331,7 @@ class NoiseAdvice:
     per_query_noise: float
     noise_on_a_count: float
     records: int
+    near: int = 0
 
     @property
     def recommended(self) -> Literal["head", "per-query"]:
@@ -336,8 +340,10 @@ class NoiseAdvice:
         return "head" if alike or self.head_noise < self.per_query_noise else "per-query"
 
     @property
-    def inside(self) -> Literal["per-query", "votes"]:
+    def inside(self) -> Literal["per-query", "votes", "neighbours"]:
         """The best method for labels by which no model leaves."""
+        if self.near > self.noise_on_a_count and self.queries >= _SEVERAL:
+            return "neighbours"
         enough = self.records // FEWEST_RECORDS > self.noise_on_a_count
         return "votes" if enough and self.queries >= _SEVERAL else "per-query"
 

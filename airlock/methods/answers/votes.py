@@ -55,15 +55,15 @@ from airlock.methods.answers.linear_head import (
     PublicFeatures,
     case_config,
     case_facts,
-    embed,
     embed_queries,
 )
-from airlock.methods.case import Case, Scores
+from airlock.methods.case import Case, Scores, on_circle
 from airlock.methods.contract import ArtefactKind, Executed, Plan, Secrets
 from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Answers, Interface, ask, ask_all
 from airlock.nets.frontend import Framed
 from airlock.training import Run
 from airlock.training.convex import LogisticHead, solve
+from airlock.training.front_ends.front import embed
 
 MOVED = math.sqrt(2)  # how far one record moves the counts
 HEADS = "heads"  # file in the vault
@@ -305,8 +305,3 @@ def neighbours(heads: int, seed: int) -> tuple[Records, Records]:
         if any(len(own) == 1 and own[0] == len(without) for own in shard(both, heads, seed)):
             return both, without
     raise AssertionError("no record falls into an empty shard")
-
-
-def on_circle(angles: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Points at these angles."""
-    return np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)

@@ -7,21 +7,27 @@ vectors, and one record's must not change with the others in its batch.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from airlock.config import MINILM
-from airlock.data import Facts, Public
+from airlock.data import Facts, Public, Records
 from airlock.data.text import minilm_folder
 from airlock.errors import ConfigError, NetError
 from airlock.nets import bert, build_front
 from airlock.nets.backbones import ResidualTrunk, efficientnet, efficientnet_linear, trained_name
+from airlock.nets.bert import at_once
 from airlock.nets.check import alone
+from airlock.nets.domain import by_length
 from airlock.nets.frontend import Framed, Mirrored, Unit, pretrain, whiten, whitened, whitening
 from airlock.nets.registry import open_user_net
-from airlock.nets.scattering import SMALLEST
+from airlock.nets.scattering import SMALLEST, by_matrices
 from airlock.nets.tables import ColumnLayout, lay_out, steps_linear
+from airlock.training.devices import to_input
 from airlock.training.front_ends.pretrain import FROM_SCRATCH, TRAIN_ON, pretrained
 from airlock.training.front_ends.public import SYNTHETIC, FrontSettings, moments
 from airlock.training.loop import Run
@@ -29,6 +35,7 @@ from airlock.training.loop import Run
 Shape = tuple[int, ...]
 
 PRETRAINED, TRAINED, STEPS = "efficientnet-lite0", "trained", "steps"
+_BATCH = 250  # records at a time
 _BUILT_IN = ("scattering", "pixels", STEPS, TRAINED, MINILM)
 
 
@@ -216,6 +223,30 @@ def front_end(features: str, facts: Facts, seed: int, settings: FrontSettings, p
             "Leave it out.",
         )
     return FrontEnd(features, facts.shape, facts.outputs, seed, settings, layout)
+
+
+def front_of(net: Framed, device: torch.device, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """Front end and constant, of this precision; on a CPU, wavelets of small images are applied by matrices."""
+    body = copy.deepcopy(nn.Sequential(net.front, net.centre)).to(device, dtype).eval()
+    return by_matrices(body) if device.type == "cpu" else body
+
+
+def embed(net: Framed, records: Records, run: Run) -> Tensor:
+    """Features with their constant, in float64, in blocks of one size whatever the number of records."""
+    body = front_of(net, run.device)
+    found = torch.empty(len(records), net.head.in_features, dtype=torch.float64, device=run.device)
+    done, size = 0, at_once(body) or _BATCH
+    for rows, whole in by_length(body, torch.from_numpy(np.ascontiguousarray(records.x))):
+        places = torch.arange(len(whole)) if rows is None else rows
+        for part, where in zip(torch.split(whole, size), torch.split(places, size), strict=True):
+            block = part.new_zeros(size, *part.shape[1:])
+            block[: len(part)] = part
+            with torch.no_grad():
+                found[where.to(run.device)] = body(to_input(block.to(run.device)).double())[: len(part)]
+            done += len(part)
+            if run.progress:
+                run.progress("features", done, len(records))
+    return found
 
 
 def _user(features: str, shape: Shape, classes: int) -> Framed:

@@ -21,11 +21,12 @@ from airlock.data import Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods.answers.head import Head
-from airlock.methods.answers.linear_head import CASE_REGULARISATION, case_config, case_facts, embed, neighbours
+from airlock.methods.answers.linear_head import CASE_REGULARISATION, case_config, case_facts, neighbours
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
 from airlock.testing import MethodContract
 from airlock.training import Run
+from airlock.training.front_ends.front import embed
 
 
 class TestHead(MethodContract):

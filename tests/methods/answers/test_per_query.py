@@ -22,13 +22,14 @@ from airlock.data import Records, Split
 from airlock.errors import ConfigError, DataError, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods.answers.answerer import GUMBEL, Noise, least_noise
-from airlock.methods.answers.linear_head import embed_queries, front_of
+from airlock.methods.answers.linear_head import embed_queries
 from airlock.methods.answers.per_query import HEAD, NoiseAdvice, NoisyLogits, PerQuery, case_channel, head_noise_at_most
 from airlock.methods.interface import Interface, as_queries, ask
 from airlock.pipeline import audit_bundle, make_release
 from airlock.testing import MethodContract
 from airlock.training import Run
 from airlock.training.convex import LogisticHead
+from airlock.training.front_ends.front import front_of
 
 
 class TestLogits(MethodContract):
@@ -265,6 +266,7 @@ def test_the_noise_does_not_grow_with_queries_faster_than_their_root() -> None:
         ({}, 10**6, "logits", "head", "per-query"),
         ({}, 1, "label", "per-query", "per-query"),
         ({"epsilon": 8.0, "data": "mnist"}, 1000, "logits", "head", "votes"),
+        ({"epsilon": 8.0, "data": "mnist", "split": {"public": 0.2}}, 1000, "logits", "head", "neighbours"),
     ],
 )
 def test_the_plan_says_which_method_to_take(
