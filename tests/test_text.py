@@ -308,7 +308,7 @@ def test_a_method_that_takes_numbers_or_images_is_refused_at_plan_time(place: Pa
         ({"method": "gaussian", "net": "mlp"}, "a network for texts as `net`, found 'mlp'"),
         ({"method": "head", "settings": {"features": "pixels"}}, 'features = "minilm" for texts'),
         ({"channel": "answers", "settings": {"features": "pixels"}}, 'features = "minilm" for texts'),
-        ({"channel": "student"}, "a method for texts"),
+        ({"channel": "student"}, "public records for a student"),
         ({"channel": "features"}, "a method for texts"),
         ({"data": {"tokens": 80}}, "texts of at most 64 tokens"),
     ],

@@ -20,6 +20,7 @@ from typing import Any
 
 import tomli_w
 
+from airlock import nets
 from airlock.bundle.card import OLDEST, SCHEMA_VERSION, Card, older_note
 from airlock.bundle.contents import (
     CARD,
@@ -351,7 +352,9 @@ def _data_table(config: ReleaseConfig) -> dict[str, Any]:
 
 
 def _unnamed(value: Any) -> Any:
-    """A setting that is a public set without the name of its column of people, which the private set has, too."""
+    """A setting without what need not leave: the path of a network, and of a public set its column of people."""
+    if isinstance(value, str) and nets.public_name(value) != value:
+        return nets.public_name(value)
     is_set = isinstance(value, dict) and "source" in value and "person" in value
     return {**value, "person": PERSON} if is_set else value
 

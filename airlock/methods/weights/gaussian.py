@@ -9,9 +9,8 @@ benchmarks; on private data, choosing a setting by its result costs budget (`tun
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import Field
 from torch import nn
 
 from airlock.config import MINILM, TRANSFORMERS, ReleaseConfig, parse
@@ -20,9 +19,9 @@ from airlock.errors import ConfigError
 from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import Details
-from airlock.methods.dp_sgd import ONE_STEP, DpSgd, DpSgdSettings, NoisyTrainingSettings
+from airlock.methods.dp_sgd import ONE_STEP, DpSgd, NoisyTrainingSettings
+from airlock.methods.fine_tuning import FineTuningSettings, fine_tuning, tune_of
 from airlock.nets import default_name, hugging_face
-from airlock.nets.hugging_face import Tune
 from airlock.nets.registry import tuned
 
 S = TypeVar("S", bound=NoisyTrainingSettings)
@@ -34,24 +33,11 @@ _BY_NAME: dict[str, dict[str, Any]] = {
 }
 
 
-# Adam's learning rate by what is trained of a network that brings weights: the fewer parameters, the longer the steps
-# that they bear. Starting points of the usual size, fixed before any text was looked at.
-_RATES: Mapping[Tune, float] = {"full": 5e-4, "lora": 2e-3, "bias": 4e-3, "last": 1e-2}
-_FRESH_RATE = 1e-3  # where it starts from random weights
 _FEWEST_NUMBERS = 3  # of a text that can be predicted: no token, and two tokens
 
 
-class GaussianSettings(DpSgdSettings):
-    """The settings of DP-SGD for a network whose weights leave.
-
-    Args:
-        tune: What is trained of a network of transformers: "full", "last" (the head), "bias" (the head and all biases)
-            or "lora" (the head and narrow matrices beside the dense layers). "lora" if left out and it brings weights.
-        lora_rank: The inner width of these matrices.
-    """
-
-    tune: Tune | None = None
-    lora_rank: Annotated[int, Field(ge=1, le=1024)] = 16
+class GaussianSettings(FineTuningSettings):
+    """The settings of DP-SGD for a network whose weights leave."""
 
 
 def settings_for(config: ReleaseConfig, facts: Facts, model: type[S], by_name: Defaults = _BY_NAME) -> S:
@@ -66,7 +52,7 @@ def settings_for(config: ReleaseConfig, facts: Facts, model: type[S], by_name: D
     defaults, records = by_name.get(facts.name), facts.expected("private", config.split)
     net = default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
     if hugging_face.is_named(net):
-        defaults = _fine_tuning(records, net, config.settings.get("tune"))
+        defaults = fine_tuning(records, net, config.settings.get("tune"))
     elif defaults is None:
         defaults = _general(records)
     if facts.target is not None and not hugging_face.is_named(net):
@@ -79,23 +65,6 @@ def _general(records: int) -> dict[str, Any]:
     """Large lots and a few hundred steps: what does well under noise whatever the data."""
     lot = max(min(records, 256), records // 10)
     return {"steps": 300, "lot_size": lot, "learning_rate": 4.0, "clip_norm": 0.1, "ema": 0.95}
-
-
-def _fine_tuning(records: int, net: str, tune: object) -> dict[str, Any]:
-    """For networks of transformers: Adam, with large lots, and a learning rate by what is trained."""
-    fresh = not hugging_face.has_weights(net)
-    asked = tune if tune in _RATES else _tune_of(net, None)
-    rate = _FRESH_RATE if fresh else _RATES[asked]  # type: ignore[index]
-    lot = max(min(records, 256), records // 8)
-    how = {"optimiser": "adam", "learning_rate": rate, "schedule": "linear", "warmup": 0.05}
-    return {"steps": 150, "lot_size": lot, "clip_norm": 0.1, **how}
-
-
-def _tune_of(net: str, asked: Tune | None) -> Tune:
-    """What is trained of a network of this name."""
-    if asked is not None or not hugging_face.is_named(net):
-        return asked or "full"
-    return "lora" if hugging_face.has_weights(net) else "full"
 
 
 class TrainedWeights(dp_sgd_case.TriedTraining):
@@ -137,14 +106,7 @@ class Gaussian(DpSgd, TrainedWeights):
         if facts.task == "language":
             _check_language(config, facts)
         super().__init__(config, facts)
-        self.tune = _tune_of(self.net_name, self.settings.tune)
-        if self.tune != "full" and not hugging_face.is_named(self.net_name):
-            raise ConfigError(
-                f'a net "{TRANSFORMERS}FOLDER" for settings.tune = "{self.tune}"',
-                f"'{self.net_name}'",
-                "Of other networks it is not known which layer is the head.",
-                "Leave tune out; your own network may freeze parameters itself (requires_grad_(False)).",
-            )
+        self.tune = tune_of(self.net_name, self.settings.tune)
 
     def parse_settings(self) -> GaussianSettings:
         """The user's settings over the defaults for this data."""
