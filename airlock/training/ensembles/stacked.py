@@ -183,11 +183,11 @@ def forward_one_by_one(net: nn.Module, values: Named, x: Tensor) -> Tensor:
 
 
 class _Masked(nn.Module):
-    """Replaces a dropout and takes the next mask from the tape."""
+    """Replaces a dropout and takes the next mask from the tape; it has the rate, which networks may read."""
 
-    def __init__(self, tape: list[Tensor]) -> None:
+    def __init__(self, tape: list[Tensor], rate: float) -> None:
         super().__init__()
-        self.tape = tape
+        self.tape, self.p = tape, rate
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.tape.pop(0).to(x.dtype)
@@ -385,7 +385,7 @@ def _masked(net: nn.Module, tape: list[Tensor]) -> nn.Module:
     for module in list(net.modules()):
         for name, layer in list(module._modules.items()):
             if type(layer) in _DROPOUTS:
-                setattr(module, name, _Masked(tape))
+                setattr(module, name, _Masked(tape, float(layer.p)))  # type: ignore[arg-type]
             elif type(layer) is nn.Linear:
                 layer.__class__ = _Linear
     return net
