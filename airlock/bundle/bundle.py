@@ -20,7 +20,6 @@ from typing import Any
 
 import tomli_w
 
-from airlock import nets
 from airlock.bundle.card import OLDEST, SCHEMA_VERSION, Card, older_note
 from airlock.bundle.contents import (
     CARD,
@@ -52,7 +51,7 @@ from airlock.bundle.schema import Hashes
 from airlock.bundle.signing.envelope import release_statement, seal
 from airlock.bundle.signing.keys import SigningKey
 from airlock.bundle.vault import MARKER
-from airlock.config import MINILM, ReleaseConfig
+from airlock.config import MINILM, TRANSFORMERS, ReleaseConfig
 from airlock.data import memory
 from airlock.data.feature_files import NAME
 from airlock.data.people import RECORDS_PER_PERSON
@@ -320,6 +319,8 @@ def config_text(
         table["data"].setdefault("records", records)
     kept = {k: v for k, v in table["settings"].items() if k not in withheld}
     table["settings"] = without_paths({key: _unnamed(value) for key, value in kept.items()})
+    if str(teacher := plan.details.get("teacher")).startswith(TRANSFORMERS):  # also where it is left out
+        table["settings"]["teacher"] = teacher
     if "tune" in table:
         table["tune"] = without_paths(table["tune"])
     table["about"] = {key: text for key, text in table["about"].items() if text}
@@ -352,9 +353,7 @@ def _data_table(config: ReleaseConfig) -> dict[str, Any]:
 
 
 def _unnamed(value: Any) -> Any:
-    """A setting without what need not leave: the path of a network, and of a public set its column of people."""
-    if isinstance(value, str) and nets.public_name(value) != value:
-        return nets.public_name(value)
+    """A setting that is a public set without the name of its column of people, which the private set has, too."""
     is_set = isinstance(value, dict) and "source" in value and "person" in value
     return {**value, "person": PERSON} if is_set else value
 

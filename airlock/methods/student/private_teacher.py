@@ -196,6 +196,7 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
     texts: ClassVar[bool] = True
     fine_tunes: ClassVar[bool] = True
+    settings: FineTuningSettings
     small: ClassVar[Mapping[str, object] | None] = {"private": ONE_STEP}
     leaves: ClassVar[str] = (
         "A compact model that learnt from public records and from a teacher's answers. Each step of the teacher's "

@@ -112,10 +112,9 @@ def net_names(teacher: str, student: str, facts: Facts) -> tuple[str, str]:
     """
     require_for_texts(teacher, facts, "settings.teacher")
     require_for_texts(student, facts)
+    known = _PAIRS.get(facts.name) or _by_shape(facts.shape)
     if facts.vocabulary is not None:
         known = default_name(facts.shape, facts.vocabulary), COMPACT
-    else:
-        known = _PAIRS.get(facts.name) or _by_shape(facts.shape)
     if known is None and "auto" in (teacher, student):
         raise ConfigError(
             "`net` and settings.teacher for records that are not images of at least 4 pixels a side",

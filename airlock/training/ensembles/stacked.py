@@ -384,8 +384,8 @@ def _masked(net: nn.Module, tape: list[Tensor]) -> nn.Module:
     """The network with masks instead of dropouts, and dense layers that are fast when stacked."""
     for module in list(net.modules()):
         for name, layer in list(module._modules.items()):
-            if type(layer) in _DROPOUTS:
-                setattr(module, name, _Masked(tape, float(layer.p)))  # type: ignore[arg-type]
+            if isinstance(layer, nn.modules.dropout._DropoutNd) and type(layer) in _DROPOUTS:
+                setattr(module, name, _Masked(tape, layer.p))
             elif type(layer) is nn.Linear:
                 layer.__class__ = _Linear
     return net
