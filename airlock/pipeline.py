@@ -35,7 +35,7 @@ from airlock.bundle.replan import as_asked
 from airlock.bundle.signing.keys import PublicKey, obtain_vault_key
 from airlock.bundle.vault import ReleaseRecord
 from airlock.bundle.verify import OUTCOMES, read_verified
-from airlock.config import ReleaseConfig, from_table, parse_toml
+from airlock.config import MINILM, TRANSFORMERS, ReleaseConfig, from_table, parse_toml
 from airlock.data import Facts, Records, Split
 from airlock.data.limits import MEMORY, Storage, check_room, memory_bytes
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatError, Interrupted, Refused
@@ -282,7 +282,7 @@ def make_release(
     release, attacked = _attacked(config, channel, split, randomness, run, insecure_seed)
     run_key, config = _run_key(config, insecure_seed), channel.settled(config, release)
     release, paid = paid_attacks.attack(config, release, split, randomness.privacy.child(ATTACKS))
-    small = compression.compress(release, split)
+    small = compression.compress(release, split, str(config.settings.get("teacher", "auto")))
     report, forms, on_test = small or (None, {}, ())
     made = card.make(
         config, facts, release, randomness.privacy.child(CARD), attacks=paid, compression=report, others=others,
@@ -518,9 +518,9 @@ def _new_dossier(made: Card, safe: Vault, split: Split) -> Dossier:
 
 
 def _teacher(made: card.Card, safe: Vault) -> tuple[nn.Module, tuple[str, ...], float] | None:
-    """A student's teacher from the vault, with its classes and δ; only built-in networks are instantiated."""
+    """A student's teacher from the vault, with its classes and δ; only networks that come with Airlock are made."""
     name = str(made.details.get(TEACHER, ""))
-    if made.network is None or name not in nets.names():
+    if made.network is None or not (nets.is_built_in(name) or name == TRANSFORMERS + MINILM):
         return None
     try:
         kept_there = safe.load(made.release_id).get(TEACHER)

@@ -145,8 +145,9 @@ def refuse_strangers(config: Mapping[str, object], given: Mapping[str, object] |
     for key, name in strangers(config).items():
         if name not in meant and not any(key == own or key.startswith(f"{own}.") for own in given or ()):
             option = f"--net {name}" if key == "net" else f"--set {key}={name}"
-            if key == "net" and name.startswith(TRANSFORMERS):
-                option = f"--net {TRANSFORMERS}FOLDER, with the folder that it was made from"
+            if name.startswith(TRANSFORMERS):
+                asked = "--net " if key == "net" else f"--set {key}="
+                option = f"{asked}{TRANSFORMERS}FOLDER, with the folder that it was made from"
             raise Refused(
                 "names that you give yourself",
                 f"'{name}' as {key} in the bundle's config.toml",

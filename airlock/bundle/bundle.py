@@ -51,7 +51,7 @@ from airlock.bundle.schema import Hashes
 from airlock.bundle.signing.envelope import release_statement, seal
 from airlock.bundle.signing.keys import SigningKey
 from airlock.bundle.vault import MARKER
-from airlock.config import MINILM, ReleaseConfig
+from airlock.config import MINILM, TRANSFORMERS, ReleaseConfig
 from airlock.data import memory
 from airlock.data.feature_files import NAME
 from airlock.data.people import RECORDS_PER_PERSON
@@ -319,6 +319,8 @@ def config_text(
         table["data"].setdefault("records", records)
     kept = {k: v for k, v in table["settings"].items() if k not in withheld}
     table["settings"] = without_paths({key: _unnamed(value) for key, value in kept.items()})
+    if str(teacher := plan.details.get("teacher")).startswith(TRANSFORMERS):  # also where it is left out
+        table["settings"]["teacher"] = teacher
     if "tune" in table:
         table["tune"] = without_paths(table["tune"])
     table["about"] = {key: text for key, text in table["about"].items() if text}

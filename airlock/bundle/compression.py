@@ -41,6 +41,8 @@ from airlock.bundle.schema import Compression, Cost, OnnxForm, OnTest
 from airlock.data import Records, Split
 from airlock.errors import NetError
 from airlock.methods.contract import NetworkArtefact, Release
+from airlock.nets import domain
+from airlock.nets.hugging_face import is_conv1d
 from airlock.training.devices import to_input
 
 # Smaller forms.
@@ -60,20 +62,21 @@ class Forms(NamedTuple):
     not_made: tuple[str, ...]
 
 
-def smaller_forms(content: bytes, shape: tuple[int, ...], public: Floats) -> Forms:
+def smaller_forms(content: bytes, shape: tuple[int, ...], public: Floats, vocabulary: int | None = None) -> Forms:
     """Every smaller form of a network that can be made.
 
     Args:
         content: The network's ONNX file.
         shape: The shape of one record.
         public: Public records as network inputs; they calibrate the 8-bit ranges.
+        vocabulary: Of texts.
     """
     makers: dict[str, Callable[[], bytes]] = {INT8: lambda: to_int8(content, public), FP16: lambda: to_fp16(content)}
     files, not_made = {}, []
     for name, make in makers.items():
         try:
             made = make()
-            off = difference(name, made, content, shape)
+            off = difference(name, made, content, shape, vocabulary)
         except Exception as error:  # noqa: BLE001  a converter may raise anything on a user's own network
             not_made.append(f"{NAMES[name].capitalize()}: this network cannot be converted ({type(error).__name__}).")
             continue
@@ -90,7 +93,23 @@ def to_fp16(content: bytes) -> bytes:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     with _quiet():
-        return _written(convert_float_to_float16(onnx.load_model_from_string(content), keep_io_types=True))
+        made = convert_float_to_float16(onnx.load_model_from_string(content), keep_io_types=True)
+        return _written(_with_whole_numbers(made))
+
+
+def _with_whole_numbers(model: Any) -> Any:
+    """Where the input is read as whole numbers, as those of a text are, it is read before it is rounded to 16 bits."""
+    from onnx import TensorProto
+
+    first = {node.output[0] for node in model.graph.node if node.op_type == "Cast" and node.input[0] == "input"}
+    for node in model.graph.node:
+        whole = any(one.name == "to" and one.i in (TensorProto.INT32, TensorProto.INT64) for one in node.attribute)
+        if node.op_type == "Cast" and node.input[0] in first and whole:
+            node.input[0] = "input"
+    used = {name for node in model.graph.node for name in node.input}
+    for node in [one for one in model.graph.node if one.output[0] in first - used]:
+        model.graph.node.remove(node)
+    return model
 
 
 def to_int8(content: bytes, public: Floats) -> bytes:
@@ -131,7 +150,9 @@ def _dynamic(content: bytes) -> bytes:
         return _written(onnx.load(path))
 
 
-def made_again(name: str, small: bytes, content: bytes, shape: tuple[int, ...]) -> Iterator[bytes]:
+def made_again(
+    name: str, small: bytes, content: bytes, shape: tuple[int, ...], vocabulary: int | None = None
+) -> Iterator[bytes]:
     """What a smaller form of `content` can be: it depends on nothing else, except on the ranges of the activations.
 
     Public records gave those, which the bundle does not hold, so they are taken from the file: a positive number and an
@@ -141,7 +162,7 @@ def made_again(name: str, small: bytes, content: bytes, shape: tuple[int, ...]) 
         yield to_fp16(content)
         return
     if ranges := _ranges(small):
-        yield _static(content, export.probe(2, shape), ranges)
+        yield _static(content, export.probe(2, shape, vocabulary), ranges)
     else:
         yield _dynamic(content)
 
@@ -161,9 +182,11 @@ def _ranges(small: bytes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def difference(name: str, small: bytes, content: bytes, shape: tuple[int, ...]) -> str | None:
+def difference(
+    name: str, small: bytes, content: bytes, shape: tuple[int, ...], vocabulary: int | None = None
+) -> str | None:
     """What is wrong with a smaller form, in a sentence; None if its outputs agree within the tolerance."""
-    x = export.probe(_BATCH, shape)
+    x = export.probe(_BATCH, shape, vocabulary)
     wanted, given = (export.open_onnx(file).run(["logits"], {"input": x})[0] for file in (content, small))
     if given.shape != wanted.shape or not np.isfinite(given).all():
         return "its outputs are not numbers of the same shape."
@@ -240,17 +263,23 @@ class Compressed(NamedTuple):
     on_test: tuple[OnTest, ...]
 
 
-def compress(release: Release, split: Split) -> Compressed | None:
+def compress(release: Release, split: Split, asked: str = "auto") -> Compressed | None:
     """The report for a release of a student; None for any other release.
 
     Also where a student predicts a number: files are compared by the classes that they name.
+
+    Args:
+        release: What leaves.
+        split: The records.
+        asked: The teacher that the config names, which may be a folder.
     """
     name, numbers = release.plan.details.get("teacher"), split.facts.task == "regression"
     if release.plan.channel != "student" or release.artefact.parameters is None or not isinstance(name, str) or numbers:
         return None
     student = release.network
-    make = nets.create if nets.is_foreign(name) else _teacher
-    return report(make(name, student.input_shape, len(student.classes), 0), name, student, split.public, split.test)
+    found = asked if nets.public_name(asked) == name else name
+    make = nets.create if nets.is_foreign(found) else _teacher
+    return report(make(found, student.input_shape, len(student.classes), 0), name, student, split.public, split.test)
 
 
 _teacher = lru_cache(maxsize=4)(nets.create)  # the same network each time, so its export is cached
@@ -269,7 +298,8 @@ def report(teacher: nn.Module, name: str, student: NetworkArtefact, public: Reco
     """
     big = NetworkArtefact(teacher.cpu().eval(), name, student.input_shape, student.classes)
     content = export.to_onnx(student)
-    forms = smaller_forms(content, student.input_shape, _inputs(public.take(np.arange(len(public))[:CALIBRATE])))
+    shape, vocabulary = student.input_shape, domain.vocabulary_of(student.net)
+    forms = smaller_forms(content, shape, _inputs(public.take(np.arange(len(public))[:CALIBRATE])), vocabulary)
     files = {ONNX: content, **forms.files}
     sessions = {file: export.open_onnx(made) for file, made in files.items()}
     try:
@@ -277,7 +307,7 @@ def report(teacher: nn.Module, name: str, student: NetworkArtefact, public: Reco
     except NetError as error:
         exported, not_made = None, (*forms.not_made, f"The teacher's file and time: {error.found}.")
     timed = [export.open_onnx(exported), *sessions.values()] if exported else list(sessions.values())
-    spent = milliseconds(timed, student.input_shape)
+    spent = milliseconds(timed, shape, vocabulary=vocabulary)
     own = spent[-len(sessions) :]
     found = Compression(
         teacher=_cost(big, exported, spent[0] if exported else None),
@@ -298,9 +328,12 @@ def multiply_adds(net: nn.Module, shape: tuple[int, ...]) -> int:
         nonlocal total
         weight = layer.weight
         assert isinstance(weight, torch.Tensor)
-        total += output.numel() // weight.shape[0] * weight.numel()  # each output uses one row of weights
+        outputs = weight.shape[1 if is_conv1d(layer) else 0]
+        total += output.numel() // outputs * weight.numel()  # each output uses one row of weights
 
-    hooks = [layer.register_forward_hook(count) for layer in net.modules() if isinstance(layer, _COUNTED)]
+    hooks = [
+        layer.register_forward_hook(count) for layer in net.modules() if isinstance(layer, _COUNTED) or is_conv1d(layer)
+    ]
     try:
         with torch.no_grad():
             net(torch.zeros(1, *shape, device=next(net.parameters()).device))
@@ -310,12 +343,14 @@ def multiply_adds(net: nn.Module, shape: tuple[int, ...]) -> int:
     return total
 
 
-def milliseconds(sessions: Sequence[Any], shape: tuple[int, ...], rounds: int = ROUNDS) -> list[float]:
+def milliseconds(
+    sessions: Sequence[Any], shape: tuple[int, ...], rounds: int = ROUNDS, vocabulary: int | None = None
+) -> list[float]:
     """The median time of each network for 100 inputs, one at a time; all networks take turns in every round.
 
     Input and output buffers are bound once and reused, as a runtime on a phone would do.
     """
-    bound = [_bound(session, shape) for session in sessions]
+    bound = [_bound(session, export.probe(1, shape, vocabulary)) for session in sessions]
     taken: list[list[float]] = [[] for _ in sessions]
     for _ in range(rounds + 1):
         for session, places, times in zip(sessions, bound, taken, strict=True):
@@ -326,10 +361,10 @@ def milliseconds(sessions: Sequence[Any], shape: tuple[int, ...], rounds: int = 
     return [statistics.median(times[1:]) for times in taken]  # the first round is a warm-up
 
 
-def _bound(session: Any, shape: tuple[int, ...]) -> Any:
+def _bound(session: Any, x: Floats) -> Any:
     """A session's input and output, bound to fixed buffers."""
     places = session.io_binding()
-    places.bind_cpu_input("input", export.probe(1, shape))
+    places.bind_cpu_input("input", x)
     places.bind_output("logits")
     return places
 

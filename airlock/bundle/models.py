@@ -223,7 +223,7 @@ def _finite(tensor: torch.Tensor) -> bool:
 
 
 def _is_built_in(name: str) -> bool:
-    return nets.is_front(name) or name in nets.names()
+    return nets.is_front(name) or nets.is_built_in(name)
 
 
 def _fits(network: NetworkSummary, net: nn.Module | None, tensors: dict[str, torch.Tensor]) -> bool:
@@ -312,7 +312,11 @@ def _stranger(name: str) -> str:
 
 
 def size_tests(
-    files: Contents, network: NetworkSummary | None, smaller: Collection[str], stated: Compression
+    files: Contents,
+    network: NetworkSummary | None,
+    smaller: Collection[str],
+    stated: Compression,
+    vocabulary: int | None = None,
 ) -> list[Test]:
     """The checks of a student's report and of its smaller files, by name.
 
@@ -321,10 +325,12 @@ def size_tests(
         network: The network on the card.
         smaller: The smaller files that the card names.
         stated: The report on the card.
+        vocabulary: Of texts, as the card says.
     """
+    says = "The smaller files run and agree with model.onnx."
     return [
         ("sizes", "Sizes and counts of the student are those of its files.", lambda: _sizes(files, smaller, stated)),
-        ("smaller", "The smaller files run and agree with model.onnx.", lambda: _smaller(files, network, smaller)),
+        ("smaller", says, lambda: _smaller(files, network, smaller, vocabulary)),
     ]
 
 
@@ -345,7 +351,9 @@ def _sizes(files: Contents, smaller: Collection[str], stated: Compression) -> De
     return defects
 
 
-def _smaller(files: Contents, network: NetworkSummary | None, smaller: Collection[str]) -> Defects:
+def _smaller(
+    files: Contents, network: NetworkSummary | None, smaller: Collection[str], vocabulary: int | None
+) -> Defects:
     assert network is not None
     pair = Pair(files, network, None)
     shape, content = network.input_shape, pair.content
@@ -356,8 +364,8 @@ def _smaller(files: Contents, network: NetworkSummary | None, smaller: Collectio
     defects = []
     for name in smaller:
         small = files.read(name)
-        if small not in compression.made_again(name, small, content, shape):
+        if small not in compression.made_again(name, small, content, shape, vocabulary):
             defects.append(f"{name} is not what model.onnx is converted to: it was edited, or by another onnxruntime.")
-        elif off := compression.difference(name, small, content, shape):
+        elif off := compression.difference(name, small, content, shape, vocabulary):
             defects.append(f"{name}: {off}")
     return defects

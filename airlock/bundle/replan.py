@@ -216,7 +216,7 @@ def _not_imported(key: str, name: str) -> str:
             f"Its network was in memory where the release was made, and no name leads to it. {_NOT_COMPARED} "
             "Whoever has it compares them in Python: airlock.verify(BUNDLE, net=MODULE)."
         )
-    own = f"{TRANSFORMERS}FOLDER" if key == "net" and name.startswith(TRANSFORMERS) and name != _WITH_TEXTS else name
+    own = f"{TRANSFORMERS}FOLDER" if name.startswith(TRANSFORMERS) and name != _WITH_TEXTS else name
     option = f"--net {own}" if key == "net" else f"--set {key}={own}"
     return (
         f"'{name}', its {key}, is not imported because a bundle names it. {_NOT_COMPARED} To compare them, name it "
@@ -254,7 +254,7 @@ def _not_built_in(table: Mapping[str, Any]) -> dict[str, str]:
     found = {key: str(table.get(key)) for key, ours in known.items() if not ours}
     settings = table.get("settings")
     teacher = settings.get("teacher", "auto") if isinstance(settings, Mapping) else "auto"
-    if table.get("channel") == "student" and isinstance(teacher, str) and teacher not in ("auto", *nets.names()):
+    if table.get("channel") == "student" and isinstance(teacher, str) and not _is_own_teacher(teacher):
         found["settings.teacher"] = teacher
     return found
 
@@ -303,12 +303,16 @@ def _is_foreign(channel: str, key: str, name: str, value: object) -> bool:
         return not methods.is_built_in(f"{channel}/{value}")
     if key == "net":
         return not _is_own_net(value)
-    teacher = channel == "student" and name == "teacher" and value not in ("auto", *nets.names())
+    teacher = channel == "student" and name == "teacher" and not _is_own_teacher(value)
     return teacher or bool(plugins.strangers({"settings": {name: value}}))
 
 
 def _is_own_net(name: object) -> bool:
-    return name in ("auto", *nets.names()) or nets.is_front(str(name))
+    return _is_own_teacher(name) or nets.is_front(str(name))
+
+
+def _is_own_teacher(name: object) -> bool:
+    return name == "auto" or nets.is_built_in(name)
 
 
 def _dotted(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

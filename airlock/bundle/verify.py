@@ -281,7 +281,8 @@ def inspect(
     packing = packing_of(card.artefact if card else "network")
     tests += packing.model_tests(files, card.leaving if card else None, None)
     if card is not None and card.compression is not None:
-        tests += models.size_tests(files, card.network, bundle.smaller_of(card), card.compression)
+        smaller = bundle.smaller_of(card)
+        tests += models.size_tests(files, card.network, smaller, card.compression, card.data.vocabulary)
     if card is not None and card.hashes is not None and card.hashes.model_table_onnx is not None:
         says = "model.table.onnx is model.onnx with the declared encoding before it."
         tests.append(("table", says, lambda: _table(files, card)))

@@ -196,7 +196,7 @@ def print_summary(outcome: Outcome, out: Path) -> None:
     from airlock.auditing.perplexity import rows as language_rows
     from airlock.auditing.regression_errors import rows as error_rows
     from airlock.auditing.usefulness import compare_with_blind
-    from airlock.bundle.rendering.text import CHOSEN
+    from airlock.bundle.rendering.text import CHOSEN, GUESSED
 
     card, inside = outcome.bundle.card, outcome.dossier
     rows = [["guarantee", card.headline]]
@@ -220,6 +220,7 @@ def print_summary(outcome: Outcome, out: Path) -> None:
     if card.language is not None:
         named = language_rows(card.language.figures)
         rows += [[f"{name}, on the card", f"{value} ({interval})"] for name, value, interval in named]
+        rows.append(["how texts count", GUESSED])
     if inside.language is not None:
         named = language_rows(inside.language)
         rows += [[f"{name}, exact, stays inside", f"{value} ({interval})"] for name, value, interval in named[:2]]

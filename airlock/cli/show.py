@@ -165,9 +165,10 @@ def _errors(found: ErrorFigures, target: TargetRange) -> list[list[str]]:
 def _language(found: LanguageFigures) -> list[list[str]]:
     from airlock.auditing.perplexity import compare_with_guessing
     from airlock.auditing.perplexity import rows as language_rows
+    from airlock.bundle.rendering.text import GUESSED
 
     own = [[name, f"{value} ({interval})"] for name, value, interval in language_rows(found)]
-    return [["beside guessing", compare_with_guessing(found).sentence], *own]
+    return [["beside guessing", compare_with_guessing(found).sentence], *own, ["how texts count", GUESSED]]
 
 
 def _print_sizes(found: Compression) -> None:

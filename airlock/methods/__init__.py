@@ -14,6 +14,7 @@ Channels never import each other: what two of them share lives further down the 
     rows         which rows leave: a declared number of them, of which one record changes one
     dp_sgd       DP-SGD, for any channel: settings, plan, training under noise
     floor        public records alone as a floor: a paid comparison decides what leaves
+    fine_tuning  what of a network of transformers is trained under noise, and the settings for that
     dp_sgd_case  its case: one noisy step, and one whole run with canaries
     weights/     a model trained under noise
     twin/        a model built from many

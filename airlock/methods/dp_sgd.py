@@ -61,6 +61,7 @@ from airlock.methods.contract import (
     weights_of,
 )
 from airlock.nets import MEMORY, check, create, default_name, hugging_face, names, public_name
+from airlock.nets.bert import with_tokens
 from airlock.nets.domain import declare, drawn, vocabulary_of
 from airlock.nets.hugging_face import merged
 from airlock.nets.registry import seed_torch
@@ -207,14 +208,9 @@ class NoisyTraining(Channel[DpSgdFigures]):
         self.records = facts.expected("private", config.split)
         self.sampling_probability = min(1.0, self.settings.lot_size / self.records)
         self.expected_lot = self.sampling_probability * self.records
-        self.net_name = default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
-        if facts.vocabulary is not None and config.net in names():
-            raise ConfigError(
-                "a network for texts as `net`",
-                f"'{config.net}'",
-                "Built-in networks take numbers or images, and the numbers of a text are names of tokens.",
-                "Leave `net` out for MiniLM, or name a folder of transformers or your own as package.module:function.",
-            )
+        named_net = default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
+        self.net_name = with_tokens(named_net, facts.vocabulary)
+        require_for_texts(config.net, facts)
         if self.settings.augment != "none" and len(facts.shape) != 3:
             raise ConfigError(
                 'images for settings.augment other than "none"',
@@ -378,8 +374,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
     @property
     def brought(self) -> bool:
         """Whether the network comes with weights, and not from the seed."""
-        name = self.net_name
-        return name == MEMORY or (hugging_face.is_named(name) and hugging_face.has_weights(name))
+        return is_brought(self.net_name)
 
     def untrained(self) -> nn.Module:
         """The network as training finds it, from the public seed."""
@@ -391,18 +386,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
     def net(self) -> nn.Module:
         """A freshly initialised network; the seed is public and the check touches no record."""
-        net, vocabulary = self.untrained(), self.facts.vocabulary
-        known = vocabulary_of(net) or 0
-        exactly = self.net_name == TRANSFORMERS + MINILM  # others may have rows to spare
-        if vocabulary is not None and (known < vocabulary or (exactly and known != vocabulary)):
-            raise NetError(
-                f"a net for a tokenizer of {vocabulary - 1:,} tokens",
-                f"one for {known - 1:,}",
-                "It would take some tokens for others.",
-                "Give data.tokenizer the one that belongs to the net.",
-            )
-        check(copy.deepcopy(net), self.public_net_name, self.facts.shape, self.facts.outputs)
-        return net
+        return checked(self.untrained(), self.net_name, self.facts)
 
     def noise_multiplier(self) -> float:
         """The least noise, over the sensitivity, that keeps the whole release within (ε, δ)."""
@@ -442,6 +426,45 @@ class NoisyTraining(Channel[DpSgdFigures]):
     def assumptions(self) -> tuple[str, ...]:
         """The sentences that a reviewer ticks."""
         return (*ASSUMPTIONS, *([BROUGHT] if self.brought else []))
+
+
+def is_brought(name: str) -> bool:
+    """Whether a network of this name comes with weights, and not from the seed."""
+    return name == MEMORY or (hugging_face.is_named(name) and hugging_face.has_weights(name))
+
+
+def require_for_texts(name: str, facts: Facts, key: str = "net") -> None:
+    """Refuse a built-in network where records are texts, unless it is for texts.
+
+    Raises:
+        ConfigError: It takes numbers or images.
+    """
+    if facts.vocabulary is not None and name in names():
+        raise ConfigError(
+            f"a network for texts as `{key}`",
+            f"'{name}'",
+            "Most built-in networks take numbers or images, and the numbers of a text are names of tokens.",
+            f"Leave `{key}` out, or name a folder of transformers or your own as package.module:function.",
+        )
+
+
+def checked(net: nn.Module, name: str, facts: Facts) -> nn.Module:
+    """The network, if it can be trained on such records; touches none.
+
+    Raises:
+        NetError: It cannot be trained per sample, or it belongs to another tokenizer.
+    """
+    vocabulary, known = facts.vocabulary, vocabulary_of(net) or 0
+    exactly = name == TRANSFORMERS + MINILM  # others may have rows to spare
+    if vocabulary is not None and (known < vocabulary or (exactly and known != vocabulary)):
+        raise NetError(
+            f"a net for a tokenizer of {vocabulary - 1:,} tokens",
+            f"one for {known - 1:,}",
+            "It would take some tokens for others.",
+            "Give data.tokenizer the one that belongs to the net.",
+        )
+    check(copy.deepcopy(net), public_name(name), facts.shape, facts.outputs)
+    return net
 
 
 def _moved(net: nn.Module, start: Mapping[str, Tensor]) -> Arrays:

@@ -132,7 +132,7 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
             "a method that trains networks of transformers",
             f"{method.channel}/{method.method}",
             "Others name their networks on the card, and the path of a folder never leaves.",
-            "Take weights/gaussian or weights/shaped.",
+            "Take weights/gaussian, weights/shaped, or student/private-teacher.",
         )
     return method(config, facts)
 

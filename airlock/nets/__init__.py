@@ -13,7 +13,7 @@ In: a name, the shape of a record and the number of classes. Out: a `torch.nn.Mo
     tables       the columns of a table as features: steps of numbers, categories, products of two columns
     scattering   wavelet features, with nothing learned
     backbones    VGG, ResNet-18, EfficientNet-lite0 and a compact residual network
-    bert         BERT's encoder as a front end of texts: MiniLM-L6
+    bert         BERT's encoder: MiniLM-L6 as a front end of texts, and small ones as students
     stages       layers of a front end that can be cut off and narrowed
     prefix       a public network cut after a layer, with some of its channels
     privynet     PrivyNet's two networks: one classifies features, one reconstructs images from them
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         held,
         held_mark,
         held_net,
+        is_built_in,
         is_foreign,
         is_front,
         names,
@@ -54,6 +55,7 @@ __all__ = [
     "held",
     "held_mark",
     "held_net",
+    "is_built_in",
     "is_foreign",
     "is_front",
     "names",

@@ -8,6 +8,9 @@ A row's result depends on that row alone: attention is masked where there is no 
 batch. What a row has behind its last token changes nothing, so a row may be cut to any length that holds all of its
 tokens (`domain.by_length`).
 
+`compact` is a small one of the same layers with a head, untrained: a student for texts. Its name says its sizes:
+`bert-2x128-30522` has 2 layers of width 128 and a vector for each of 30,522 tokens.
+
 The layers are those of the paper, written here so that a receiver who verifies a bundle can build the network by its
 name, without transformers. Position and segment vectors are added up once, for the positions that records have.
 """
@@ -15,6 +18,7 @@ name, without transformers. Position and segment vectors are added up once, for 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +53,10 @@ class BertSizes:
 
 MINILM = BertSizes(tokens=30_522, width=384, layers=6, heads=12, positions=512)
 NAME = "minilm-linear"
+COMPACT = "bert-2x128"  # of a student that is not named; the tokenizer's size comes after it
+_COMPACT = re.compile(r"bert-([1-9]|1[0-2])x([1-9][0-9]{0,2})(?:-([1-9][0-9]{0,6}))?")
+_HEAD = 64  # of a vector's numbers for each head, as in the paper
+_SPREAD = 0.02  # of initial weights, as in the paper
 
 
 class _Layer(nn.Module):
@@ -182,3 +190,40 @@ _LAYER = {
     "outer": "output.dense",
     "last_norm": "output.LayerNorm",
 }
+
+
+# A small encoder, untrained.
+
+
+def is_compact(name: str) -> bool:
+    """Whether this names a small encoder, with the number of its tokens or without it."""
+    return _COMPACT.fullmatch(name) is not None
+
+
+def with_tokens(name: str, vocabulary: int | None) -> str:
+    """The name of a small encoder for this vocabulary; any other name as it is, and one that says its tokens."""
+    found = _COMPACT.fullmatch(name)
+    return name if found is None or found[3] or vocabulary is None else f"{name}-{vocabulary - 1}"
+
+
+def compact(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A small encoder with a linear head on the mean over a text's tokens, freshly initialised.
+
+    Raises:
+        NetError: The records are no texts, or the name does not say how many tokens there are.
+    """
+    found = _COMPACT.fullmatch(name)
+    if found is None or not found[3] or len(shape) != 1:
+        raise NetError(
+            f"texts, and a name such as '{COMPACT}-{MINILM.tokens}' with the tokenizer's number of tokens",
+            f"'{name}' for records of shape {' × '.join(map(str, shape))}",
+        )
+    layers, width, tokens = (int(one) for one in found.groups())
+    heads = max(own for own in range(1, max(1, width // _HEAD) + 1) if width % own == 0)
+    net = nn.Sequential(Bert(BertSizes(tokens, width, layers, heads, shape[0]), shape[0]), nn.Linear(width, classes))
+    for layer in net.modules():
+        if isinstance(layer, nn.Linear | nn.Embedding):
+            nn.init.normal_(layer.weight, std=_SPREAD)
+        if isinstance(layer, nn.Linear):
+            nn.init.zeros_(layer.bias)
+    return net

@@ -59,6 +59,7 @@ _FAR = -1e9  # added to the score of a place without a token: its weight is exac
 _AGREE = 1e-5  # between two ways to say which places have no token
 _NO_FORM = "Unrecognized configuration class"  # what the library says of a config without a head of the asked kind
 _HALVINGS = 2  # of a text without its padding: in full, half and a quarter of the length
+_FEWEST = 2  # tokens of a text of which one is predicted
 _SPREAD = 0.02  # of a fresh head, as these models are usually initialised
 _OUTPUTS = 1 << 28  # numbers that a language model may say at once
 _TRIED_TOKENS = 8  # of a made-up text
@@ -184,6 +185,14 @@ class Pretrained(nn.Module):
         body = f"model.{self.model.base_model_prefix}."
         return {name for name in names if not name.startswith(body) or ".pooler." in name}
 
+    @torch.no_grad()
+    def ignores_room(self, x: Tensor, more: int) -> bool:
+        """Whether so many places without a token change nothing; some measure distances over whatever room there is."""
+        self.eval()
+        wanted = self(x)
+        near = _AGREE * float(wanted.abs().max())
+        return torch.allclose(self(F.pad(x, (0, more))), wanted, rtol=_AGREE, atol=near)
+
     def body(self) -> nn.Module:
         """What is below the head."""
         found: nn.Module = self.model.base_model
@@ -259,9 +268,7 @@ class TextModel(Pretrained):
                 found = wanted + torch.nan
         near = _AGREE * float(wanted.abs().max())
         self.whole_mask = torch.allclose(found, wanted, rtol=_AGREE, atol=near)
-        # Some measure distances over whatever there is room for.
-        if torch.allclose(self(F.pad(x, (0, 4))), self(x), rtol=_AGREE, atol=near):
-            self.halvings = _HALVINGS
+        self.halvings = _HALVINGS if self.ignores_room(x, 4) else 0
         return self
 
 
@@ -273,7 +280,8 @@ class LanguageModel(Pretrained):
     texts are about equally long and one clip norm suits both; with a sum, a long text would be clipped to a fraction of
     itself. A text of less than two tokens predicts nothing: its loss is 0, and so is its gradient.
 
-    Tokens see those before them alone, and what is empty comes last: no token sees it, and no mask is needed.
+    Tokens see those before them alone, and what is empty comes last: no token sees it, and no mask is needed. Where
+    that shows (`choose_lengths`), texts are seen in a few public lengths (`domain.by_length`).
 
     Args:
         model: A model whose logits at a place are about the token after it.
@@ -287,6 +295,7 @@ class LanguageModel(Pretrained):
         self.places = places
         self.vocabulary = int(self.model.config.get_text_config().vocab_size) + 1
         self.says_tokens = False
+        self.halvings = 0  # as of other texts
 
     @property
     def at_once(self) -> int:
@@ -313,6 +322,14 @@ class LanguageModel(Pretrained):
         ids = x.long().clamp(1, self.vocabulary - 1) - 1
         logits: Tensor = self.model(input_ids=ids).logits
         return logits.float().log_softmax(2)
+
+    def choose_lengths(self) -> LanguageModel:
+        """Let texts be seen in several lengths, of which none is too short to predict a token, if it ignores room."""
+        short = -(-self.places // 2)
+        with contextlib.suppress(RuntimeError, ValueError, TypeError, IndexError):  # `check` says what it does not take
+            if short >= _FEWEST and self.ignores_room(drawn(self, 3, (short,), 0), self.places - short):
+                self.halvings = sum(-(-self.places // 2**time) >= _FEWEST for time in range(1, _HALVINGS + 1))
+        return self
 
     @torch.no_grad()
     def sees_what_follows(self) -> bool:
@@ -430,7 +447,7 @@ def _language(name: str, folder: Path, shape: Shape) -> LanguageModel:
             "Its perplexity would say nothing.",
             "Name a causal language model, such as a GPT-2 or a Llama.",
         )
-    return found
+    return found.choose_lengths()
 
 
 def _minilm_net(folder: Path, classes: int) -> TextModel:

@@ -31,7 +31,7 @@ from airlock.errors import NetError
 from airlock.nets import hugging_face
 from airlock.nets.backbones import RESIDUAL_WIDTHS, trained_linear, trained_name
 from airlock.nets.bert import NAME as MINILM
-from airlock.nets.bert import minilm_linear
+from airlock.nets.bert import compact, is_compact, minilm_linear
 from airlock.nets.classifiers import cifar_net, digits_net, linear, mlp, mnist_net, tanh_net
 from airlock.nets.compact import FAMILY, compact_net
 from airlock.nets.compact import SMALLEST as SMALLEST_COMPACT
@@ -111,6 +111,11 @@ _TRAINED: dict[str, Callable[[Shape, int], Framed]] = {
 def names() -> tuple[str, ...]:
     """The built-in networks."""
     return tuple(_TABLE)
+
+
+def is_built_in(name: object) -> bool:
+    """Whether this names a network that `build` makes: one of `names`, or a small encoder with its number of tokens."""
+    return name in _TABLE or (isinstance(name, str) and is_compact(name))
 
 
 def others() -> tuple[str, ...]:
@@ -225,6 +230,8 @@ def build(name: str, shape: Shape, classes: int) -> nn.Module:
     Raises:
         NetError: The name is unknown, or the network does not accept records of this shape.
     """
+    if is_compact(name):
+        return compact(name, shape, classes)
     if name not in _TABLE:
         known = (*_TABLE, *OTHERS.names())
         near = difflib.get_close_matches(name, known, n=1)

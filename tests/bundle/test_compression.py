@@ -147,7 +147,7 @@ def test_the_card_speaks_of_public_records_and_the_dossier_of_test_records(
 ) -> None:
     """What the card says about files stays the same whoever the test records are."""
     nobody = SPLIT.test.take(np.arange(0))
-    monkeypatch.setattr(compression, "milliseconds", lambda sessions, shape: [1.0] * len(sessions))
+    monkeypatch.setattr(compression, "milliseconds", lambda sessions, shape, **how: [1.0] * len(sessions))
     first, second = (compress(a_release(), dataclasses.replace(SPLIT, test=own)) for own in (SPLIT.test, nobody))
     assert first is not None
     assert second is not None

@@ -12,7 +12,7 @@ from torch import nn
 from airlock.config import MINILM, TRANSFORMERS
 from airlock.errors import NetError
 from airlock.nets import check, create, hugging_face, is_foreign, public_name
-from airlock.nets.hugging_face import Tune, digest
+from airlock.nets.hugging_face import Tune, digest, merged
 from airlock.nets.registry import tuned
 from tests.tiny_models import CONFIGS, IMAGES, TOKENS, save, shape_of, write
 
@@ -43,6 +43,21 @@ def test_weights_are_those_of_the_folder_and_a_head_of_another_size_is_fresh(tmp
         assert all(own[f"model.{key}"].equal(value) for key, value in kept.items() if "classifier" not in key)
     assert net.state_dict()["model.classifier.weight"].equal(kept["classifier.weight"])
     assert other.state_dict()["model.classifier.weight"].shape == (2, 16)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama"])
+def test_plain_transformers_opens_what_leaves_with_the_config_of_the_folder(kind: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    net = merged(tuned(create(named(write(kind, tmp_path)), (TOKENS,), CLASSES, seed=9), "lora", 2, seed=1)).eval()
+    config = AutoConfig.from_pretrained(tmp_path, local_files_only=True, num_labels=CLASSES)
+    config.pad_token_id = 0 if config.pad_token_id is None else config.pad_token_id
+    theirs = AutoModelForSequenceClassification.from_config(config).eval()
+    weights = {name.removeprefix("model."): value for name, value in net.state_dict().items()}
+    assert not theirs.load_state_dict(weights, strict=False).missing_keys
+    ids = torch.tensor([[3, 5, 7, 4, 6, 9, 3, 8]])
+    with torch.no_grad():
+        assert torch.allclose(theirs(input_ids=ids).logits, net(ids + 1.0), atol=1e-5)
 
 
 def test_a_card_names_no_path_and_nothing_that_can_be_loaded(tmp_path: Path) -> None:

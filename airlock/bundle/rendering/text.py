@@ -238,9 +238,10 @@ ERRORS = (
     "of it. The counts behind this have noise, which the intervals contain; they cost {test one} "
     "ε = {epsilon}{covered}. Exact figures are in the dossier, which stays with whoever made this release."
 )
+GUESSED = "A text on which it does worse than guessing counts as guessed."
 LANGUAGE = (
-    "{use} About {records} {tested}; each counts once, however long it is. A text on which it does worse than guessing "
-    "counts as guessed. The counts behind this have noise, which the intervals contain; they cost {test one} "
+    f"{{use}} About {{records}} {{tested}}; each counts once, however long it is. {GUESSED} "
+    "The counts behind this have noise, which the intervals contain; they cost {test one} "
     "ε = {epsilon}{covered}. Exact figures are in the dossier, which stays with whoever made this release."
 )
 COVERED = ", so that the guarantee is about {too}"

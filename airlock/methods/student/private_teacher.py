@@ -42,7 +42,8 @@ from airlock.mechanisms import Place, Randomness
 from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import TEACHER, Details, Executed, NetworkArtefact, Plan
-from airlock.methods.dp_sgd import ASSUMPTIONS, ONE_STEP, DpSgd, DpSgdFigures, DpSgdSettings
+from airlock.methods.dp_sgd import ASSUMPTIONS, BROUGHT, ONE_STEP, DpSgd, DpSgdFigures, is_brought
+from airlock.methods.fine_tuning import FineTuningSettings, fine_tuning, tune_of
 from airlock.methods.student.learning import (
     HINTS,
     StudentTraining,
@@ -62,7 +63,11 @@ from airlock.methods.student.teachers import (
     settings_for,
     taught,
 )
-from airlock.training import Run, checkpoint, outcomes_of
+from airlock.nets import hugging_face, public_name
+from airlock.nets.hugging_face import merged
+from airlock.nets.registry import tuned
+from airlock.training import Resident, Run, checkpoint, outcomes_of
+from airlock.training.devices import to_input
 from airlock.training.distillation.distil import (
     Asked,
     Cached,
@@ -71,6 +76,7 @@ from airlock.training.distillation.distil import (
     MatchLoss,
     SoftLoss,
     SquaredLoss,
+    TeacherAnswers,
 )
 from airlock.training.distillation.selection import Name as SelectName
 from airlock.training.distillation.variations import Balanced
@@ -79,6 +85,7 @@ from airlock.training.ensembles.chunks import read
 from airlock.training.gradients import Gradients
 from airlock.training.noise_aware_lr import bearable
 from airlock.training.outcomes import Outcomes
+from airlock.training.per_sample import outputs
 from airlock.training.stages import Stages
 
 PUBLIC = "The public records may be known to everyone: they are used without protection."
@@ -92,6 +99,11 @@ _BY_NAME: dict[str, dict[str, Any]] = {
     "mnist": {"steps": 300, "lot_size": 4096, "learning_rate": 1.0, "clip_norm": 0.1, "ema": 0.95},
     "cifar10": {"steps": 200, "lot_size": 4096, "learning_rate": 0.5, "clip_norm": 0.1, "ema": 0.95},
 }
+
+# Where records are texts: no layers of two networks correspond by themselves, and a small encoder bears short steps.
+_OF_TEXTS: dict[str, object] = {"hint_epochs": 0, "learning_rate": 5e-4, "schedule": "linear"}
+# A public teacher that brings what it knows: few epochs, and steps of the usual size for adapters and for whole ones.
+_OF_TRANSFORMERS: dict[str, object] = {"teacher_epochs": 3, "teacher_batch": 32, "teacher_learning_rate": 5e-4}
 
 _ROUNDS_FOR_CLASSES = 20
 _OF_CLASSES = ("select", "temperature", "match")  # settings
@@ -121,7 +133,7 @@ class PrivateTeacherSettings(TeacherSettings):
         select_rate: All public records.
     """
 
-    private: DpSgdSettings
+    private: FineTuningSettings
     private_layers: Annotated[int, Field(ge=1)] | None = None
     rehearse: bool | None = None
     labels: Literal["auto", "public", "teacher"] = "auto"
@@ -140,10 +152,17 @@ def private_settings_for(config: ReleaseConfig, facts: Facts) -> PrivateTeacherS
     given = config.settings.get("private", {})
     if not isinstance(given, dict):
         raise ConfigError("a table [settings.private] with the settings of private training", "another value")
-    defaults = _BY_NAME.get(facts.name) or _general(facts.expected("private", config.split))
+    records = facts.expected("private", config.split)
+    defaults, own = _BY_NAME.get(facts.name) or _general(records), dict[str, object]()
     if facts.target is not None:  # as in `weights`/`gaussian`
         defaults = {**defaults, "learning_rate": _RATE_OF_NUMBERS}
-    own: dict[str, object] = {"rehearse": "learning_rate" not in given}
+    if facts.vocabulary is not None:
+        own |= _OF_TEXTS
+    teacher, _ = net_names(str(config.settings.get("teacher", "auto")), config.net, facts)
+    if hugging_face.is_named(teacher):
+        defaults = fine_tuning(records, config.epsilon, teacher, given.get("tune"))
+        own |= _OF_TRANSFORMERS
+    own["rehearse"] = "learning_rate" not in given
     if facts.without(config.split):
         own["rounds"] = _ROUNDS_FOR_CLASSES
     table = {**own, **config.settings, "private": {**defaults, **given}}
@@ -175,6 +194,9 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
     rank: ClassVar[int] = 50
     compact: ClassVar[bool] = True
     tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
+    texts: ClassVar[bool] = True
+    fine_tunes: ClassVar[bool] = True
+    settings: FineTuningSettings
     small: ClassVar[Mapping[str, object] | None] = {"private": ONE_STEP}
     leaves: ClassVar[str] = (
         "A compact model that learnt from public records and from a teacher's answers. Each step of the teacher's "
@@ -184,6 +206,14 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
         self.teacher_name, self.net_name = net_names(self.learning.teacher, config.net, facts)
+        self.tune = tune_of(self.teacher_name, self.settings.tune)
+        if self.learning.private_layers is not None and hugging_face.is_named(self.teacher_name):
+            raise ConfigError(
+                "settings.private.tune for a teacher of transformers",
+                f"settings.private_layers = {self.learning.private_layers}",
+                "Of such a network the last layers are not those that are best trained.",
+                'Take tune = "last", "bias" or "lora".',
+            )
         self.layers = hint_layers(self.learning, self.teacher_name, self.net_name)
         self.unseen = facts.without(config.split)
 
@@ -204,7 +234,7 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
         """All settings; `settings` are those of the private training."""
         return private_settings_for(self.config, self.facts)
 
-    def parse_settings(self) -> DpSgdSettings:
+    def parse_settings(self) -> FineTuningSettings:
         """Those under settings.private."""
         return self.learning.private
 
@@ -260,13 +290,13 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
     def plan(self) -> Plan[DpSgdFigures]:
         """DP-SGD's, with details about teacher and student; touches no record."""
         plan, s = super().plan(), self.learning
-        big, small = (sum(p.numel() for p in net.parameters()) for net in self._pair())
+        big, small = (sum(p.numel() for p in net.parameters()) for net in self._untuned())
         hint, guide = self.layers or ("none", "none")
         more: dict[str, str | int | float] = {
-            "net": self.net_name,
+            "net": self.public_net_name,
             "parameters": small,
             "bytes": 4 * small,
-            "teacher": self.teacher_name,
+            "teacher": public_name(self.teacher_name),
             "teacher_parameters": big,
             "compression": round(big / small, 2),
             "hint": hint,
@@ -294,22 +324,30 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
         stages.forget(_AUXILIARY, _TEACHER, HINTS)
         utility = outcomes_of(net, split.test, self.facts.task)
         more = {"private_learning_rate": recipe.learning_rate, **self.measured(gradients)}
+        of_teachers = {
+            **measured("public_teacher", auxiliary, split.test, self.facts),
+            **measured("teacher", teacher, split.test, self.facts),
+        }
         return Executed(
-            artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.public_net_name, self.facts),
             events=executed,
             utility=utility,
             details={**plan.details, **more},
-            secrets={TEACHER: for_vault(teacher)},
-            inside={
-                **measured("public_teacher", auxiliary, split.test, self.facts),
-                **measured("teacher", teacher, split.test, self.facts),
-                **self._of_unseen(utility),
-            },
+            secrets={TEACHER: for_vault(merged(teacher))},
+            inside={**of_teachers, **self._of_unseen(utility)},
         )
 
     def assumptions(self) -> tuple[str, ...]:
         """Those of DP-SGD, and that public records are not covered."""
-        return (*ASSUMPTIONS, PUBLIC)
+        brought = any(map(is_brought, (self.teacher_name, self.net_name)))
+        return (*ASSUMPTIONS, PUBLIC, *([BROUGHT] if brought else []))
+
+    def extras(self) -> Details:
+        """The teacher's files and what of it is trained, where it is a network of transformers."""
+        if not hugging_face.is_named(self.teacher_name):
+            return super().extras()
+        how = f"lora, rank {self.settings.lora_rank}" if self.tune == "lora" else self.tune
+        return {**super().extras(), "teacher_sha256": hugging_face.digest(self.teacher_name), "tune": how}
 
     def trained(self, split: Split, randomness: Randomness) -> nn.Module:
         """The teacher after private training from its initial weights, for the court."""
@@ -319,6 +357,11 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
 
     def _pair(self) -> tuple[nn.Module, nn.Module]:
         """Teacher and student, freshly initialised; the seed is public."""
+        teacher, student = self._untuned()
+        return tuned(teacher, self.tune, self.settings.lora_rank, self.config.seed), student
+
+    def _untuned(self) -> tuple[nn.Module, nn.Module]:
+        """The same without adapters."""
         return make_pair((self.teacher_name, self.net_name), self.layers, self.facts, self.config.seed)
 
     def _auxiliary(self, public: Records, seed: int, stages: Stages) -> nn.Module:
@@ -328,7 +371,7 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
         _forget_classes(net, self.unseen, len(self.facts.classes))
         return net
 
-    def _rehearsed(self, start: nn.Module, public: Records, figures: DpSgdFigures) -> DpSgdSettings:
+    def _rehearsed(self, start: nn.Module, public: Records, figures: DpSgdFigures) -> FineTuningSettings:
         """The settings, with a learning rate that the noise allows if asked for; public records alone decide."""
         if not self.learning.rehearse:
             return self.settings
@@ -346,7 +389,7 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
     def _privately(
         self,
         start: nn.Module,
-        recipe: DpSgdSettings,
+        recipe: FineTuningSettings,
         split: Split,
         figures: DpSgdFigures,
         randomness: Randomness,
@@ -402,8 +445,7 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
         training = StudentTraining(s, public, self.queries, seed, stages, self.facts.task)
         if self.layers:
             training.learn_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]))
-        asked = Asked(teacher)
-        answers = self._loss(asked)
+        answers = self._loss(self._answers(teacher, public, stages.run))
         varied = Balanced(teacher) if self.varied else None
         training.learn_in_rounds(net, answers, alone=answers if self.by_teacher else None, vary=varied)
         return net
@@ -415,7 +457,13 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
         training.learn_in_rounds(net, LabelLoss(Cached(public.y)))
         return net
 
-    def _loss(self, asked: Asked) -> DistillationObjective:
+    def _answers(self, teacher: nn.Module, public: Records, run: Run) -> TeacherAnswers:
+        """The teacher's answers: to texts, which never change, all at once."""
+        if self.facts.vocabulary is None:
+            return Asked(teacher)
+        return Cached(outputs(teacher.eval(), to_input(Resident(public, run.device).x)))
+
+    def _loss(self, asked: TeacherAnswers) -> DistillationObjective:
         """Against the teacher's answers: numbers as they are, of classes softened or as logits."""
         if self.facts.task == "regression":
             return SquaredLoss(asked)

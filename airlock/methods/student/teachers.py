@@ -23,9 +23,12 @@ from airlock.config import Positive, ReleaseConfig, parse
 from airlock.data import Facts, Records
 from airlock.data.split import even
 from airlock.errors import ConfigError
+from airlock.methods.dp_sgd import checked, require_for_texts
 from airlock.methods.student.answering import centred
 from airlock.methods.student.learning import Count, LearningSettings, check_public
-from airlock.nets import check, create
+from airlock.nets import create, default_name
+from airlock.nets.bert import COMPACT, with_tokens
+from airlock.nets.domain import declare
 from airlock.nets.hints import guided
 from airlock.training import (
     ClassWeights,
@@ -107,7 +110,11 @@ def net_names(teacher: str, student: str, facts: Facts) -> tuple[str, str]:
     Raises:
         ConfigError: One is not named, and the paper has none for such records.
     """
+    require_for_texts(teacher, facts, "settings.teacher")
+    require_for_texts(student, facts)
     known = _PAIRS.get(facts.name) or _by_shape(facts.shape)
+    if facts.vocabulary is not None:
+        known = default_name(facts.shape, facts.vocabulary), COMPACT
     if known is None and "auto" in (teacher, student):
         raise ConfigError(
             "`net` and settings.teacher for records that are not images of at least 4 pixels a side",
@@ -116,7 +123,8 @@ def net_names(teacher: str, student: str, facts: Facts) -> tuple[str, str]:
             'Name both, for instance net = "linear" and teacher = "mlp", or your own.',
         )
     own = known or ("", "")
-    return own[0] if teacher == "auto" else teacher, own[1] if student == "auto" else student
+    chosen = own[0] if teacher == "auto" else teacher, own[1] if student == "auto" else student
+    return with_tokens(chosen[0], facts.vocabulary), with_tokens(chosen[1], facts.vocabulary)
 
 
 def _by_shape(shape: tuple[int, ...]) -> tuple[str, str] | None:
@@ -146,8 +154,8 @@ def make_pair(
     """
     shape, classes = facts.shape, facts.outputs
     for name in names:
-        check(create(name, shape, classes, seed), name, shape, classes)
-    teacher, student = (create(name, shape, classes, seed) for name in names)
+        checked(declare(create(name, shape, classes, seed), facts.vocabulary), name, facts)
+    teacher, student = (declare(create(name, shape, classes, seed), facts.vocabulary) for name in names)
     if layers:
         guided(student, layers[1], teacher, layers[0], shape, seed)
     return teacher, student

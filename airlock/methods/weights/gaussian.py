@@ -28,12 +28,12 @@ from airlock.mechanisms import Randomness
 from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import Details
-from airlock.methods.dp_sgd import BROUGHT, ONE_STEP, DpSgd, DpSgdFigures, DpSgdSettings, NoisyTrainingSettings
+from airlock.methods.dp_sgd import BROUGHT, ONE_STEP, DpSgd, DpSgdFigures, NoisyTrainingSettings
+from airlock.methods.fine_tuning import FRESH_RATE, FineTuningSettings, fine_tuning, tune_of
 from airlock.methods.floor import Floor, right
 from airlock.methods.weights import recipe
 from airlock.methods.weights.head_first import SHARE, HeadFirst, last_layer, noise_for
 from airlock.nets import default_name, hugging_face, names
-from airlock.nets.hugging_face import Tune
 from airlock.nets.prefix import read_weights
 from airlock.nets.registry import tuned
 from airlock.nets.wide_resnet import LAYOUTS
@@ -53,24 +53,16 @@ _BY_NAME: dict[str, dict[str, Any]] = {
 }
 
 
-# Adam's learning rate by what is trained of a network that brings weights: the fewer parameters, the longer the steps
-# that they bear. That of adapters, their rank, and that weights are averaged was looked up on the public texts of
-# docs/results/text_rates.py; the others are of the usual size.
-_RATES: Mapping[Tune, float] = {"full": 5e-4, "lora": 2e-3, "bias": 4e-3, "last": 1e-2}
-_FRESH_RATE = 1e-3  # where it starts from random weights
 FROM_SHAPES = "The network's initial weights were made from synthetic images, which are drawn from a seed."
 _HEAD = 2  # tensors that pre-trained weights need not fit: those of the head, which has an output for each class
 _MAY_COST = 0.02  # the share of the public records that noise alone may cost a network that starts from them
 _FEWEST_NUMBERS = 3  # of a text that can be predicted: no token, and two tokens
 
 
-class GaussianSettings(DpSgdSettings):
+class GaussianSettings(FineTuningSettings):
     """The settings of DP-SGD for a network whose weights leave.
 
     Args:
-        tune: What is trained of a network of transformers: "full", "last" (the head), "bias" (the head and all biases)
-            or "lora" (the head and narrow matrices beside the dense layers). "lora" if left out and it brings weights.
-        lora_rank: The inner width of these matrices: 16 if left out, and 4 for ε below 2.
         head_share: The share of the budget that first trains the last layer alone (`head_first`), where that is fresh
             on a network of transformers that brings weights; 0 trains everything at once.
         start: Where training starts from: the network that the public part of the split gives by itself ("public",
@@ -80,8 +72,6 @@ class GaussianSettings(DpSgdSettings):
             random shapes (`training.public_start`), or a file of weights by `airlock pretrain`.
     """
 
-    tune: Tune | None = None
-    lora_rank: Annotated[int, Field(ge=1, le=1024)] = 16
     head_share: Annotated[float, Field(ge=0, lt=1)] | None = None
     start: Literal["auto", "public", "own"] = "auto"
     pretrain: str | None = None
@@ -99,7 +89,7 @@ def settings_for(config: ReleaseConfig, facts: Facts, model: type[S], by_name: D
     defaults, records = by_name.get(facts.name), facts.expected("private", config.split)
     net = default_name(facts.shape, facts.vocabulary) if config.net == "auto" else config.net
     if hugging_face.is_named(net):
-        found = _fine_tuning(records, config.epsilon, net, config.settings.get("tune"))
+        found = fine_tuning(records, config.epsilon, net, config.settings.get("tune"))
         defaults = {key: value for key, value in found.items() if key in model.model_fields}
     elif defaults is None or net in LAYOUTS:
         found = recipe.defaults(net, records, config.epsilon, facts, config.settings)
@@ -112,33 +102,8 @@ def settings_for(config: ReleaseConfig, facts: Facts, model: type[S], by_name: D
         return parse(model, asked, where="settings")
     settings = parse(model, {**asked, "learning_rate": 1.0}, where="settings")
     adam = settings.optimiser != "sgd"
-    rate = _FRESH_RATE if adam else recipe.learning_rate(net, config, records, settings)
+    rate = FRESH_RATE if adam else recipe.learning_rate(net, config, records, settings)
     return settings.model_copy(update={"learning_rate": rate})
-
-
-_MUCH_NOISE, _LITTLE_NOISE = 2.0, 5.0  # ε below which adapters are narrow, and above which lots are larger
-
-
-def _fine_tuning(records: int, epsilon: float, net: str, tune: object) -> dict[str, Any]:
-    """For networks of transformers: Adam, with large lots, and a learning rate by what is trained.
-
-    Above an ε of about 5 the noise on a sum is no longer small beside what sampling hides, and larger lots get more out
-    of the same budget.
-    """
-    lot = max(min(records, 256), records // (4 if epsilon > _LITTLE_NOISE else 8))
-    common = {"steps": 150, "lot_size": lot, "clip_norm": 0.1, "optimiser": "adam"}
-    if not hugging_face.has_weights(net):
-        return {**common, "learning_rate": _FRESH_RATE, "schedule": "linear", "warmup": 0.05}
-    asked = tune if tune in _RATES else _tune_of(net, None)
-    rate, rank = _RATES[asked], 4 if epsilon < _MUCH_NOISE else 16  # type: ignore[index]
-    return {**common, "learning_rate": rate, "ema": 0.95, "lora_rank": rank}
-
-
-def _tune_of(net: str, asked: Tune | None) -> Tune:
-    """What is trained of a network of this name."""
-    if asked is not None or not hugging_face.is_named(net):
-        return asked or "full"
-    return "lora" if hugging_face.has_weights(net) else "full"
 
 
 class TrainedWeights(dp_sgd_case.TriedTraining):
@@ -182,20 +147,13 @@ class Gaussian(DpSgd, TrainedWeights):
         if facts.task == "language":
             _check_language(config, facts)
         super().__init__(config, facts)
-        self.tune = _tune_of(self.net_name, self.settings.tune)
+        self.tune = tune_of(self.net_name, self.settings.tune)
         self._check_start()
         if self.settings.pretrain == SYNTHETIC and self.net_name not in names():
             raise ConfigError(
                 'a built-in network for settings.pretrain = "synthetic"', f"'{self.net_name}'",
                 do="Name one, such as wrn-16-4, or give a file of weights.",
             )  # fmt: skip
-        if self.tune != "full" and not hugging_face.is_named(self.net_name):
-            raise ConfigError(
-                f'a net "{TRANSFORMERS}FOLDER" for settings.tune = "{self.tune}"',
-                f"'{self.net_name}'",
-                "Of other networks it is not known which layer is the head.",
-                "Leave tune out; your own network may freeze parameters itself (requires_grad_(False)).",
-            )
 
     def parse_settings(self) -> GaussianSettings:
         """The user's settings over the defaults for this data."""

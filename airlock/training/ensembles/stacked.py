@@ -233,11 +233,11 @@ def forward_one_by_one(net: nn.Module, values: Named, x: Tensor) -> Tensor:
 
 
 class _Masked(nn.Module):
-    """Replaces a dropout and takes the next mask from the tape."""
+    """Replaces a dropout and takes the next mask from the tape; it has the rate, which networks may read."""
 
-    def __init__(self, tape: list[Tensor]) -> None:
+    def __init__(self, tape: list[Tensor], rate: float) -> None:
         super().__init__()
-        self.tape = tape
+        self.tape, self.p = tape, rate
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.tape.pop(0).to(x.dtype)
@@ -513,7 +513,7 @@ def _masked(net: nn.Module, tape: list[Tensor], dense: bool = True) -> nn.Module
     for module in list(net.modules()):
         for name, layer in list(module._modules.items()):
             if _drops(layer):
-                setattr(module, name, _Masked(tape))
+                setattr(module, name, _Masked(tape, layer.p))
             elif dense and type(layer) is nn.Linear and layer.weight.requires_grad:
                 layer.__class__ = _Linear
     return net

@@ -160,6 +160,26 @@ def stacks_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", LOOPED_ON_A_CPU)
+class ReadsItsRate(nn.Module):
+    """Attention of transformers hands the rate of its dropout on to a kernel, besides calling it."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.inner, self.drop, self.outer = nn.Linear(64, 16), nn.Dropout(rate), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = self.inner(x.flatten(1))[:, None, None]
+        mixed = nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=self.drop.p if self.training else 0.0)
+        found: torch.Tensor = self.outer(self.drop(mixed).flatten(1))
+        return found
+
+
+@pytest.mark.parametrize(("rate", "engine"), [(0.0, Vmapped), (0.5, Looped)])
+def test_a_network_that_reads_the_rate_of_its_dropout_is_stacked_where_that_is_0(rate: float, engine: type) -> None:
+    """Otherwise the kernel draws masks of its own, which no tape holds."""
+    assert isinstance(choose([ReadsItsRate(rate), ReadsItsRate(rate)], (1, 8, 8), CPU), engine)
+
+
 def test_convolutions_are_looped_over_on_a_cpu(name: str, caplog: pytest.LogCaptureFixture) -> None:
     make, shape, recipe, batch = CASES[name]
     records = digits(shape=shape)

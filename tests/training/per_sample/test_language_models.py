@@ -15,11 +15,11 @@ from airlock.errors import NetError
 from airlock.mechanisms import Clip
 from airlock.nets import check as check_net
 from airlock.nets import create
-from airlock.nets.domain import drawn
+from airlock.nets.domain import drawn, lengths
 from airlock.nets.hugging_face import LanguageModel, Tune
 from airlock.nets.registry import tuned
 from airlock.training.losses import NEXT_TOKEN
-from airlock.training.per_sample import clipped_sum, use_of
+from airlock.training.per_sample import clipped_sum, outputs, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.self_check import still
 from tests.tiny_models import TOKENS, write
@@ -100,6 +100,44 @@ def test_a_text_of_one_token_or_beyond_the_vocabulary_is_a_record_like_others(ki
     assert all(bool(g.isfinite().all()) for g in total.values())
     nothing, _ = clipped_sum(net, x[[3, 7]], y[:2], Clip(1.0), LOT, loss=NEXT_TOKEN)
     assert all(not g.any() for g in nothing.values())
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_texts_are_seen_without_their_padding_and_one_moves_the_sum_by_at_most_the_bound(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, y = make(kind, "full", tmp_path).train(), torch.zeros(9, dtype=torch.int64)
+    x = drawn(net, 9, (TOKENS,), 4)
+    for place, length in enumerate((8, 1, 0, 2, 3, 4, 5, 7, 2)):
+        x[place, length:] = 0
+    assert lengths(net, TOKENS) == [2, 4, 8]
+    seen: set[int] = set()
+    net.register_forward_pre_hook(lambda module, given: seen.add(given[0].shape[1]))
+    with still():
+        use = use_of(net, x, 1, LOT, loss=NEXT_TOKEN)
+        assert isinstance(use.engine, BookKeeper), use.reason
+        short, dropped = clipped_sum(net, x, y, Clip(0.1), LOT, loss=NEXT_TOKEN)
+        assert (dropped, seen) == (0, {2, 4, 8})
+        assert torch.equal(outputs(net, x) == 0, (x[:, 1:2] == 0))
+        with monkeypatch.context() as patched:
+            patched.setattr(net, "halvings", 0)
+            whole, _ = clipped_sum(net, x, y, Clip(0.1), LOT, loss=NEXT_TOKEN)
+        size = torch.stack([g.norm() for g in whole.values()]).norm()
+        off = torch.stack([(whole[name] - g).norm() for name, g in short.items()]).norm()
+        assert off <= 1e-4 * size
+        assert moved(net, x, y, Clip(1e-3), loss=NEXT_TOKEN) <= 1
+
+
+@pytest.mark.parametrize(("places", "wanted"), [(2, [2]), (3, [2, 3]), (4, [2, 4]), (7, [2, 4, 7]), (16, [4, 8, 16])])
+def test_no_length_is_too_short_to_predict_a_token(places: int, wanted: list[int], tmp_path: Path) -> None:
+    net = create(f"{TRANSFORMERS}{write('gpt2', tmp_path)}", (places,), 0, seed=1)
+    assert lengths(net, places) == wanted
+
+
+def test_a_network_to_which_the_length_matters_sees_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = LanguageModel.forward
+    monkeypatch.setattr(LanguageModel, "forward", lambda self, x: forward(self, x) * x.shape[1])
+    assert lengths(make("gpt2", "full", tmp_path), TOKENS) == [TOKENS]
 
 
 def a_text_is_weighed_by_itself(folder: Path) -> None:
