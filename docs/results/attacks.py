@@ -17,8 +17,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -51,6 +52,7 @@ NUMBERS = {4: 4, 8: 4, 16: 4, 32: 2, 64: 1}  # of shadows, and how many disjoint
 # Data set: records in the pool, records that no model sees, epochs.
 SETS = {"digits": (1440, 350, 60), "mnist": (10_000, 5000, 25)}
 BATCH, RATE = 64, 0.1
+KINDS: tuple[Literal["online", "offline"], ...] = ("online", "offline")
 
 
 def trained(name: str) -> tuple[Records, Records, Any, Floats, Floats, float]:
@@ -98,9 +100,9 @@ def networks(name: str) -> Iterator[Row]:
             *(AnsweredRecords(pool.take(np.flatnonzero(m)), says[m]) for m in (member, ~member)),
         )
         if attack == "loss threshold":
-            losses = [loss(side.logits, side.records.y) for side in sides]
-            return both(loss_threshold(*losses, sides[0].records.y, sides[1].records.y))
-        return both(quantile_regression(known, *sides, SEED + target, Run(torch.device("cpu"))))
+            one, other = (loss(side.logits, side.records.y) for side in sides)
+            return both(loss_threshold(one, other, sides[0].records.y, sides[1].records.y))
+        return both(quantile_regression(known, sides[0], sides[1], SEED + target, Run(torch.device("cpu"))))
 
     for attack in ("loss threshold", "quantile regression"):
         begin = time.process_time()
@@ -108,13 +110,14 @@ def networks(name: str) -> Iterator[Row]:
         yield row | {"attack": attack, "shadows": 0} | figures(found, time.process_time() - begin)
     for count, sets in NUMBERS.items():
         made: dict[str, Callable[[int, Shadows, Shadows], Scores]] = {}
-        for kind in ("online", "offline"):
+        for kind in KINDS:
+            lira_of, bavaria_of, rmia_of = partial(lira, kind), partial(bavaria, kind), partial(rmia, kind)
             made |= {
-                f"LiRA, {kind}": lambda k, s, _, kind=kind: lira(kind, logits[k], inside[k], s),
-                f"LiRA, {kind}, own variance": lambda k, s, _, kind=kind: lira(kind, logits[k], inside[k], s, "record"),
-                f"BaVarIA, {kind}": lambda k, s, _, kind=kind: bavaria(kind, logits[k], inside[k], s),
-                f"BaVarIA, {kind}, normal": lambda k, s, _, kind=kind: bavaria(kind, logits[k], inside[k], s, "normal"),
-                f"RMIA, {kind}": lambda k, s, b, kind=kind: rmia(kind, logits[k], inside[k], s, b, others[k]),
+                f"LiRA, {kind}": _alone(lira_of, logits, inside),
+                f"LiRA, {kind}, own variance": _alone(partial(lira_of, variance="record"), logits, inside),
+                f"BaVarIA, {kind}": _alone(bavaria_of, logits, inside),
+                f"BaVarIA, {kind}, normal": _alone(partial(bavaria_of, predictive="normal"), logits, inside),
+                f"RMIA, {kind}": _with_others(rmia_of, logits, inside, others),
             }
         for attack, make in made.items():
             begin = time.process_time()
@@ -126,6 +129,16 @@ def networks(name: str) -> Iterator[Row]:
                 for k in range(TARGETS)
             ]
             yield row | {"attack": attack, "shadows": count} | figures(found, time.process_time() - begin)
+
+
+def _alone(way: Any, logits: Floats, inside: Mask) -> Callable[[int, Shadows, Shadows], Scores]:
+    """An attack that makes no use of records that no model has seen."""
+    return lambda target, shadows, _: way(logits[target], inside[target], shadows)
+
+
+def _with_others(way: Any, logits: Floats, inside: Mask, others: Floats) -> Callable[[int, Shadows, Shadows], Scores]:
+    """One that does."""
+    return lambda target, shadows, beside: way(logits[target], inside[target], shadows, beside, others[target])
 
 
 def both(scores: Scores) -> Sides:
@@ -162,7 +175,7 @@ def simulated(tails: bool) -> Iterator[Row]:
 
     def drawn(inside: Mask) -> Floats:
         noise = rng.standard_t(5.0, inside.shape) * (3 / 5) ** 0.5 if tails else rng.normal(size=inside.shape)
-        return np.where(inside, mean[1], mean[0]) + np.where(inside, sd[1], sd[0]) * noise
+        return np.asarray(np.where(inside, mean[1], mean[0]) + np.where(inside, sd[1], sd[0]) * noise)
 
     def log_density(signal: Floats, side: int) -> Floats:
         if tails:
@@ -177,9 +190,9 @@ def simulated(tails: bool) -> Iterator[Row]:
     yield row | {"attack": "truth", "shadows": 0, "seed": SEED} | figures(truth, 0.0)
     ways: dict[str, Callable[[Floats, Floats, Mask], Floats]] = {
         "LiRA, online": lira_online,
-        "LiRA, online, own variance": lambda *given: lira_online(*given, "record"),
+        "LiRA, online, own variance": lambda t, s, m: lira_online(t, s, m, "record"),
         "BaVarIA, online": bavaria_online,
-        "BaVarIA, online, normal": lambda *given: bavaria_online(*given, "normal"),
+        "BaVarIA, online, normal": lambda t, s, m: bavaria_online(t, s, m, "normal"),
     }
     for count, sets in NUMBERS.items():
         for attack, way in ways.items():

@@ -28,6 +28,7 @@ from typing import Any
 import dp_accounting as dpa
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock.accounting import Claim, calibrate, compute_epsilon
@@ -65,9 +66,9 @@ def family_of(event: dpa.DpEvent) -> LessNoise:
 def coins_with_noise(noise: float, divisor: float, count: int, family: LessNoise) -> Canaries:
     """Canaries whose score is their coin with noise."""
 
-    def run(coins: Coins, stream: Stream) -> Floats:
+    def run(coins: Coins, stream: Stream) -> NDArray[np.float64]:
         rng = np.random.default_rng(stream.key_stream(16).tolist())
-        return coins + rng.normal(0, noise / divisor, len(coins))
+        return np.asarray(coins + rng.normal(0, noise / divisor, len(coins)), np.float64)
 
     return Canaries(Claim(EPSILON, DELTA, "accounting"), count, "coins", "their sum", run, family)
 
@@ -145,9 +146,9 @@ def mnist_net() -> Iterator[Row]:
     for count, divisor in ((4000, 1.0), (4000, 2.0), (16_000, 1.0), (16_000, 2.0)):
         for seed in range(3):
 
-            def run(coins: Coins, stream: Stream) -> Floats:
+            def run(coins: Coins, stream: Stream) -> NDArray[np.float64]:
                 with noise_over(divisor):  # noqa: B023
-                    return trained(real, coins, noise, stream)
+                    return np.asarray(trained(real, coins, noise, stream), np.float64)
 
             canaries = Canaries(Claim(EPSILON, DELTA, "accounting"), count, "", "", run, family_of(event(noise)))
             begin, verdict = time.process_time(), judge_one_run(canaries, Stream.from_seed(100 + seed))
@@ -168,7 +169,7 @@ def trained(real: Records, coins: Coins, noise: float, stream: Stream) -> Floats
     inside = places[coins]
     sampler, optimiser = Poisson(RATE, stream.child("lots")), torch.optim.SGD(net.parameters(), lr=0.5)
     gradients = private.PrivateGradients(CLIP, noise, RATE * REAL, stream.child("noise"))
-    scores, drawn, summed_up = np.zeros(len(coins)), np.empty(0, np.int64), private.clipped_sum
+    scores, drawn, summed_up = np.zeros(len(coins)), np.empty(0, np.int64), vars(private)["clipped_sum"]
 
     def with_canaries(net: nn.Module, *given: Any, **more: Any) -> tuple[dict[str, Tensor], int]:
         total, dropped = summed_up(net, *given, **more)
@@ -177,7 +178,7 @@ def trained(real: Records, coins: Coins, noise: float, stream: Stream) -> Floats
         parts = torch.split(flat, [part.numel() for part in total.values()])
         return {name: part.view_as(total[name]) for name, part in zip(total, parts, strict=True)}, dropped
 
-    private.clipped_sum = with_canaries  # type: ignore[assignment]
+    vars(private)["clipped_sum"] = with_canaries
     try:
         for step in range(STEPS):
             lot = sampler.draw(step, len(real) + len(inside))
@@ -187,7 +188,7 @@ def trained(real: Records, coins: Coins, noise: float, stream: Stream) -> Floats
             scores += noisy[torch.from_numpy(places)].double().numpy()
             optimiser.step()
     finally:
-        private.clipped_sum = summed_up
+        vars(private)["clipped_sum"] = summed_up
     return scores
 
 
@@ -285,14 +286,15 @@ def bounds(noise: float) -> Iterator[tuple[str, str, Callable[[Rng], bool]]]:
             found = metrics.rate_at(members, others, at)
             allowed = int(at * count + 1e-9)
             bar = np.partition(others, count - 1 - allowed)[count - 1 - allowed]
-            return bool(found.low > 0.5 * math.erfc((bar - shift) / 2**0.5))
+            return bool((found.low or 0.0) > 0.5 * math.erfc((bar - shift) / 2**0.5))
 
         def false(rng: Rng, at: float = low, count: int = count) -> bool:
             others = rng.normal(size=count)
             found = metrics.rate_at(others[:10], others, at)
             allowed = int(at * count + 1e-9)
             bar = np.partition(others, count - 1 - allowed)[count - 1 - allowed]
-            return bool(found.false_positive_rate_high < 0.5 * math.erfc(bar / 2**0.5))
+            high = found.false_positive_rate_high
+            return bool((1.0 if high is None else high) < 0.5 * math.erfc(bar / 2**0.5))
 
         yield f"members found at {100 * low:g}%, lower end (rate_at)", "normal scores, 1 apart", rate
         yield f"members found at {100 * low:g}%: false alarms at most (rate_at)", "normal scores", false

@@ -137,23 +137,23 @@ def online(target: Floats, shadows: Floats, inside: Mask, predictive: Predictive
         predictive: See the module.
     """
     target, shadows = checked(target, shadows, inside)
-    found = np.zeros(len(target))
+    found: Floats = np.zeros(len(target))
     for query in range(target.shape[1]):
         with_it, without = _laws(shadows[..., query], inside)
         found += _log_density(target[:, query], with_it, predictive)
         found -= _log_density(target[:, query], without, predictive)
-    return found / target.shape[1]
+    return np.asarray(found / target.shape[1])
 
 
 def offline(target: Floats, shadows: Floats, inside: Mask, predictive: Predictive = "student") -> Floats:
     """−log Pr[Z > t] for the predictive law Z without the record, averaged over queries; uses no model with it."""
     target, shadows = checked(target, shadows, inside)
-    found = np.zeros(len(target))
+    found: Floats = np.zeros(len(target))
     for query in range(target.shape[1]):
         free, centre, scale = _laws(shadows[..., query], inside)[1]
         place = (target[:, query] - centre) / scale
         found -= _log_beyond(place, free) if predictive == "student" else norm.logsf(place)
-    return found / target.shape[1]
+    return np.asarray(found / target.shape[1])
 
 
 def bavaria(

@@ -85,7 +85,7 @@ class _Model:
         """(records, levels), in units of the signal."""
         with torch.no_grad():
             found = np.concatenate(
-                [_rising(self.net(x)).cpu().double().numpy() for x in self.inputs(records).split(4096)]
+                [_rising(self.net(x)).cpu().double().numpy() for x in torch.split(self.inputs(records), 4096)]
             )
         return self.level + self.unit * found
 

@@ -512,8 +512,8 @@ def _masked(net: nn.Module, tape: list[Tensor], dense: bool = True) -> nn.Module
     """The network with masks instead of dropouts, and dense layers that are fast when stacked."""
     for module in list(net.modules()):
         for name, layer in list(module._modules.items()):
-            if _drops(layer):
-                setattr(module, name, _Masked(tape, layer.p))
+            if layer is not None and _drops(layer):
+                setattr(module, name, _Masked(tape, float(getattr(layer, "p", 0.0))))
             elif dense and type(layer) is nn.Linear and layer.weight.requires_grad:
                 layer.__class__ = _Linear
     return net
