@@ -7,10 +7,11 @@ ones, and how easily a random walk along it comes from one input to another (Zhu
 images of one digit, written in different ways, are far apart and yet joined by others in between: such a neighbourhood
 holds far more records of the right class than a ball does, and so it bears far more noise.
 
-Guarantee of `tally`. The cell of a record follows from its own features and public tensors, so a record adds its
-weight, at most 1, to one count, and nothing to any other. A person's records weigh at most 1 together. So one record or
-one person more or less moves the table by at most 1, in L1 and so in L2. Weights are whole multiples of 1/UNIT, rounded
-down, and sums are those of integers: there is no rounding to account for.
+Guarantee of `tally`. The cell of a record follows from its own features and public tensors, bit for bit wherever it
+stands (`cells`), so a record adds its weight, at most 1, to one count, and nothing to any other. A person's records
+weigh at most 1 together. So one record or one person more or less moves the table by at most 1, in L1 and so in L2.
+Weights are whole multiples of 1/UNIT, rounded down, and sums are those of integers: there is no rounding to account
+for.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
-from torch import Tensor
+from torch import Tensor, nn
 
 from airlock.data import Records
 from airlock.nets.frontend import whitening
+from airlock.training.per_sample import outputs
 
 UNIT = 2**16  # votes are counted in so many parts of one
 LARGEST = 20_000  # public inputs in a graph: the nearest of each are found by comparing all with all
@@ -93,9 +95,10 @@ class PublicGraph:
         return {field.name: getattr(self, field.name).numpy() for field in fields(self)}
 
     def cells(self, features: Tensor) -> Whole:
-        """The nearest public input of each row of features."""
-        own = _placed(features, self.weight, self.bias)
-        return np.asarray(_nearest(own, self.points.to(own.device), 1)[1][:, 0].numpy())
+        """The nearest public input of each row of features, by that row alone: bits do not depend on its place."""
+        likeness = _Likeness(self).to(features.device).eval()
+        found = [outputs(likeness, block).argmax(1).cpu() for block in torch.split(features, _BLOCK)]
+        return np.asarray(torch.cat([torch.zeros(0, dtype=torch.int64), *found]).numpy())
 
     def reached(self, features: Tensor) -> NDArray[np.float32]:
         """How easily walks from inputs with these features come to each public input: (inputs, points).
@@ -139,6 +142,27 @@ def _walked(start: A, stays: float, count: int, steps: sparse.csr_array) -> A:
         now *= stays
         total += now
     return total
+
+
+class _Likeness(nn.Module):
+    """The cosines between features, in the graph's space, and all of its points.
+
+    Two public inputs may be the same, and then rounding decides which of them is nearer. `outputs` sees to it that it
+    decides alike wherever a record stands: otherwise one record more would move others to other cells.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    points: Tensor
+
+    def __init__(self, graph: PublicGraph) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "points"):
+            self.register_buffer(name, getattr(graph, name).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(records, dimensions) to (records, points)."""
+        return _placed(x, self.weight, self.bias) @ self.points.T
 
 
 def at_least_one(public: Records) -> Records:

@@ -88,7 +88,17 @@ from airlock.nets import domain, hugging_face
 from airlock.nets.wide_resnet import StandardisedConv2d
 from airlock.serve import answer_handler
 from airlock.serve.answer_handler import Batcher
-from airlock.training import ClassWeights, Poisson, PrivateGradients, Resident, convex, devices, loop, private
+from airlock.training import (
+    ClassWeights,
+    Poisson,
+    PrivateGradients,
+    Resident,
+    convex,
+    devices,
+    loop,
+    neighbours,
+    private,
+)
 from airlock.training.convex import LogisticHead
 from airlock.training.distributed import Group
 from airlock.training.front_ends.extract import NOBODY
@@ -320,6 +330,18 @@ def the_last_layer_alone_gets_half_the_noise(patch: Patch) -> None:
 
 def the_last_layer_alone_is_clipped_at_twice_its_bound(patch: Patch) -> None:
     patch.setattr(head_first, "CLIP", 2 * head_first.CLIP)
+
+
+def ties_between_cells_go_by_a_records_place(patch: Patch) -> None:
+    real = neighbours.PublicGraph.cells
+
+    def placed(self: neighbours.PublicGraph, features: Tensor) -> NDArray[np.int64]:
+        cells, points = real(self, features), self.points.numpy()
+        _, first, same = np.unique(points.round(9), axis=0, return_index=True, return_inverse=True)
+        odd = np.arange(len(cells)) % 2 == 1
+        return np.where(odd, first[same.ravel()[cells]], cells)
+
+    patch.setattr(neighbours.PublicGraph, "cells", placed)
 
 
 def half_the_norm_of_gpt2s_layers(patch: Patch) -> None:

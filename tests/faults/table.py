@@ -61,6 +61,7 @@ from tests.nets import test_bert, test_domain, test_hugging_face, test_wide_resn
 from tests.training import test_adaptive_clip, test_convex, test_loop, test_private, test_sampling
 from tests.training import test_class_weights as of_weights
 from tests.training import test_lots_of_people as of_people
+from tests.training import test_neighbours as of_cells
 from tests.training.per_sample import test_copies, test_graphs, test_leave_one_out, test_people, test_sealed
 from tests.training.per_sample import test_language_models as of_language_models
 from tests.training.per_sample import test_self_check as of_self_check
@@ -268,6 +269,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("ensemble: a look without noise", "SureVotes", plants.a_look_without_noise, called(of_ensemble.test_the_look_before_votes_has_noise_of_its_own_size)),
     _long("neighbours: noise over 2 (student)", "GaussianNoise", plants.noise_over(2.0), TAUGHT_BY_NEAR),
     Fault("neighbours: a record votes in two cells (student)", "student.neighbours", plants.a_record_labels_two_cells, called(of_near_student.one_record_moves_the_votes_by_at_most_one)),
+    Fault("neighbours: ties between cells go by a record's place", "training.neighbours", plants.ties_between_cells_go_by_a_records_place, called(of_cells.test_a_record_has_its_cell_wherever_it_stands)),
     Fault("neighbours: every record of a person votes (student)", "student.neighbours", plants.every_record_of_a_person_labels, court_of_people("student/neighbours", 400)),
     _long("private-teacher: noise over 2", "GaussianNoise", plants.noise_over(2.0), TEACHER),
     Fault("private-teacher: no clipping", "Clip", plants.no_clipping, TEACHER),

@@ -93,3 +93,18 @@ def test_of_many_public_inputs_some_are_drawn_by_the_public_seed(monkeypatch: py
     assert one.shape == (50, 3)
     assert np.array_equal(one, again)
     assert not np.array_equal(one, other)
+
+
+def test_a_record_has_its_cell_wherever_it_stands() -> None:
+    """Also where public inputs are there twice, and rounding decides between them."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        public = rng.normal(size=(300, 50))
+        graph = PublicGraph.of(torch.from_numpy(np.concatenate([public, public[:100]])), 0)
+        near = public[:100] + rng.normal(0, 1e-3, (100, 50))
+        rows = torch.from_numpy(np.concatenate([rng.normal(size=(1100, 50)), near]))
+        cells = graph.cells(rows)
+        assert len(np.unique(cells)) > 200
+        assert np.array_equal(graph.cells(rows[1:]), cells[1:])
+        assert np.array_equal(graph.cells(rows.flip(0)), cells[::-1])
+        assert graph.cells(rows[:0]).shape == (0,)
