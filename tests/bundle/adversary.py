@@ -53,7 +53,14 @@ FRACTIONS = {"public": 0.1, "test": 0.25, "holdout": 0.2}
 METHODS: dict[str, Table] = {
     "weights/gaussian": {
         "net": "linear",
-        "settings": {"steps": 1, "lot_size": COUNT, "clip_norm": 1.0, "learning_rate": 1.0, "momentum": 0.0},
+        "settings": {
+            "steps": 1,
+            "lot_size": COUNT,
+            "clip_norm": 1.0,
+            "learning_rate": 1.0,
+            "momentum": 0.0,
+            "start": "own",
+        },
     },
     "answers/head": {"settings": {"features": "pixels"}},
     "twin/sharded": {

@@ -111,7 +111,8 @@ def one_run(name: str, people: bool = False, count: int = CANARIES) -> Catcher:
         return f"refuted, {right} of {count} guesses are right" if verdict.refuted else None
 
     opened = partial(methods.open_canaries, name, EPSILON, DELTA, count, people)
-    return Catcher(f"one run {name}{', people' if people else ''}", look, opened, long=name not in _ONE_RUN)
+    more = "" if count == CANARIES else f", {count} canaries"
+    return Catcher(f"one run {name}{', people' if people else ''}{more}", look, opened, long=name not in _ONE_RUN)
 
 
 @cache

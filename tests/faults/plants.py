@@ -548,11 +548,11 @@ def steps_share_their_noise(patch: Patch) -> None:
 
 def a_resumed_run_begins_with_the_first_noise(patch: Patch) -> None:
     """Noise goes by how many steps this process has made, not by the step's number."""
-    noisy, made = PrivateGradients._noisy, {}
+    noisy = PrivateGradients._noisy
 
     def counted(self: PrivateGradients, total: Tensor, step: int) -> Tensor:
-        made[id(self)] = made.get(id(self), -1) + 1
-        return noisy(self, total, made[id(self)])
+        made = vars(self)["made"] = vars(self).get("made", -1) + 1
+        return noisy(self, total, made)
 
     patch.setattr(PrivateGradients, "_noisy", counted)
 
