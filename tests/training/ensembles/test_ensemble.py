@@ -159,7 +159,6 @@ def stacks_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airlock.training.ensembles.stacked._loops_faster", lambda net, device: False)
 
 
-@pytest.mark.parametrize("name", LOOPED_ON_A_CPU)
 class ReadsItsRate(nn.Module):
     """Attention of transformers hands the rate of its dropout on to a kernel, besides calling it."""
 
@@ -180,6 +179,7 @@ def test_a_network_that_reads_the_rate_of_its_dropout_is_stacked_where_that_is_0
     assert isinstance(choose([ReadsItsRate(rate), ReadsItsRate(rate)], (1, 8, 8), CPU), engine)
 
 
+@pytest.mark.parametrize("name", LOOPED_ON_A_CPU)
 def test_convolutions_are_looped_over_on_a_cpu(name: str, caplog: pytest.LogCaptureFixture) -> None:
     make, shape, recipe, batch = CASES[name]
     records = digits(shape=shape)
