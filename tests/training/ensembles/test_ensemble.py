@@ -89,6 +89,14 @@ def with_dropout(model: int) -> nn.Module:
     return nn.Sequential(nn.Dropout2d(0.1), flatten, drop, one, tanh, drop, two)
 
 
+def twice(model: int) -> nn.Module:
+    """One of its layers is called twice, and has two names."""
+    flatten, _, tanh, last = create("mlp", (1, 8, 8), 10, model).children()
+    torch.manual_seed(model)
+    layer = nn.Linear(64, 64)
+    return nn.Sequential(flatten, layer, tanh, layer, nn.Linear(64, last.out_features))  # type: ignore[arg-type]
+
+
 def still(make: Make) -> Make:
     """Without dropout."""
 
@@ -146,6 +154,7 @@ CASES: dict[str, tuple[Make, tuple[int, ...], Recipe, int]] = {
     "cifar-net": (makes("cifar-net", (3, 32, 32), 10, SEED), (3, 32, 32), FEW, 20),
     "BatchNorm": (built(Normed), (1, 8, 8), SGD, 16),
     "what vmap refuses": (built(Choosy), (1, 8, 8), SGD, 16),
+    "one layer under two names": (twice, (1, 8, 8), SGD, 16),
 }
 MEMBERS = [np.arange(0, 35), np.arange(20, 71), np.arange(70, 102)[::-1].copy()]  # last batches of 3, 3 and 16 of 16
 
