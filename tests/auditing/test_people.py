@@ -186,21 +186,26 @@ def test_one_person_moves_an_attack_figure_by_what_is_accounted_for(side: str) -
 # Every attack is on people.
 
 
-def whole_attack(split: Split, *others: str) -> tuple[Any, Any]:
+def whole_attack(split: Split, *others: str, fractions: SplitConfig = FRACTIONS) -> tuple[Any, Any]:
     torch.manual_seed(0)
     target = Target(Linear().eval(), lambda seed: Linear(), ("0", "1"), 1e-5)
     asked = AuditSettings(shadows=4, epochs=1, queries=2, attacks=others)
-    return attack(target, split, FRACTIONS, 0, asked, Run())
+    return attack(target, split, fractions, 0, asked, Run())
 
 
 def test_every_attack_on_a_network_scores_people(plug: Plug) -> None:
     plug(OTHERS, "sure", Sure)
-    audit, kept = whole_attack(split_of(), "sure")
-    count = drawn().members.units
+    facts, fractions = replace(FACTS, records=5000, people=1000), SplitConfig(test=0.25, holdout=0.3)
+    split = divide(facts, pool(1000), None, fractions, 0)
+    attack_set = draw(split, fractions, 0, 10_000)
+    assert attack_set is not None
+    audit, kept = whole_attack(split, "sure", fractions=fractions)
+    count = attack_set.members.units
+    assert count < len(attack_set.members) / 2, "most people have several records"
     assert {one.name.partition(" (")[0] for one in audit.attacks} == {
         "sure",
         "loss threshold", "gradient norm", "label only, noise", "shadow models",
-        "LiRA, online", "LiRA, offline", "RMIA, online", "RMIA, offline",
+        "LiRA, online", "LiRA, offline", "BaVarIA, online", "RMIA, online", "RMIA, offline", "quantile regression",
     }  # fmt: skip
     assert {(one.members, one.non_members) for one in audit.attacks} == {(count, count)}
     assert {len(scores) for scores in kept["attack-scores"].values()} == {count}

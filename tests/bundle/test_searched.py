@@ -182,7 +182,7 @@ def test_an_audit_attacks_the_winner_as_it_was_run(searched: Path, like: str, mo
     monkeypatch.setattr(pipeline, "_open", opens)
     done = audited(searched, like=like)
     card, (own,) = read(searched), seen
-    assert len(done.dossier.audit.attacks) == 8
+    assert len(done.dossier.audit.attacks) == 9
     assert not isinstance(own, Search)
     # A share of ε was for attacks on the card: the run had its noise without it.
     assert own.planned.details == {key: card.details[key] for key in own.planned.details}
@@ -204,7 +204,7 @@ def test_shadow_models_may_repeat_the_whole_search(searched: Path, monkeypatch: 
     monkeypatch.setattr(Search, "release", counted)
     done = audited(searched, like="search")
     assert len(seen) == 4
-    assert len({attack.name for attack in done.dossier.audit.attacks}) == 8
+    assert len({attack.name for attack in done.dossier.audit.attacks}) == 9
     untested = done.dossier.audit.not_tested
     assert CHOICE not in untested
     assert CHOSEN_BY in untested

@@ -33,7 +33,7 @@ from tests.visits import write as write_visits
 runner = CliRunner()
 DIGITS = {"data": "digits", "epsilons": [3.0], "delta": 1e-4}
 PROVEN_NETWORKS = {"weights/gaussian", "weights/shaped", "weights/head", "twin/sharded", "answers/head"}
-STUDENTS = {"student/ensemble", "student/private-teacher"}
+STUDENTS = {"student/ensemble", "student/private-teacher", "student/neighbours"}
 TWO = {
     "methods": ["weights/gaussian", "answers/head"],
     "nets": {"weights/gaussian": "linear"},
@@ -71,7 +71,7 @@ def test_every_proven_method_that_releases_a_network_takes_part_and_the_others_a
     assert set(made.taking_part) == PROVEN_NETWORKS | STUDENTS
     told = reasons(made)
     assert told["weights/published"].startswith("Not proven.")
-    for name in ("features/noised", "answers/votes", "answers/per-query"):
+    for name in ("features/noised", "answers/votes", "answers/per-query", "answers/neighbours"):
         assert told[name].startswith("No network leaves")
     assert "twin/kde-sharded" not in (*made.taking_part, *told), "not listed, and not named"
     plan = plan_release(made.config)

@@ -26,7 +26,14 @@ COUNT = 400
 _SLOW = ("weights/shaped", "weights/head", "student/ensemble")
 # They have a case, and no canaries.
 _SHARDS = ("twin/sharded", "student/ensemble")  # where others share a canary's shard
-_WITHOUT = ("twin/kde-sharded", "features/noised", "answers/votes", "answers/published")
+_WITHOUT = (
+    "twin/kde-sharded",
+    "features/noised",
+    "answers/votes",
+    "answers/neighbours",
+    "answers/published",
+    "student/neighbours",
+)
 NAMES, SOUND = ([n for n in names if n not in _WITHOUT] for names in (test_cases.NAMES, test_cases.SOUND))
 PEOPLE = 60  # canaries that are people, with eight records each
 Patch = pytest.MonkeyPatch

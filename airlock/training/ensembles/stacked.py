@@ -31,7 +31,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from airlock.errors import NetError
 from airlock.nets.check import check_independence
@@ -40,6 +40,7 @@ from airlock.nets.registry import seed_torch
 from airlock.training.devices import capture, upload
 from airlock.training.ensembles import own_layers, stacked_layers
 from airlock.training.gradients import MEAN, Named, Objective
+from airlock.training.per_sample.layers import called_with
 from airlock.training.per_sample.self_check import plainly
 
 # A step as one CUDA graph.
@@ -213,7 +214,7 @@ def forward(net: nn.Module, values: Named, x: Tensor) -> Tensor:
     one = shared(net, values)
     places = {name: None if name in one else 0 for name in values}
     with _slow_operators():
-        found: Tensor = vmap(lambda own: functional_call(net, own, (x,)), (places,), randomness="error")(values)
+        found: Tensor = vmap(lambda own: called_with(net, own, (x,)), (places,), randomness="error")(values)
     return found
 
 
@@ -229,7 +230,7 @@ def forward_one_by_one(net: nn.Module, values: Named, x: Tensor) -> Tensor:
     """The same without vmap."""
     whole = spread(net, values)
     count = len(next(iter(whole.values())))
-    return torch.stack([functional_call(net, {k: v[i] for k, v in whole.items()}, (x,)) for i in range(count)])
+    return torch.stack([called_with(net, {k: v[i] for k, v in whole.items()}, (x,)) for i in range(count)])
 
 
 class _Masked(nn.Module):
@@ -353,7 +354,7 @@ class Looped:
             if self.dropouts:
                 self.tape[:] = self.dropouts.masks(chance, size)
             seed_torch(chance, x.device)
-            logits = functional_call(self.net, state, (x[i, :size],)).float()
+            logits = called_with(self.net, state, (x[i, :size],)).float()
             weights, stacked = _mean_weights([size], size, y.device), {name: own[name][None] for name in trainable}
             loss = self.objective(logits[None], y[i : i + 1, :size], weights, stacked)
             found = torch.autograd.grad(loss, [own[name] for name in trainable], allow_unused=True)
@@ -436,7 +437,7 @@ class Vmapped:
     def _forward(self, parameters: Named, buffers: Named, x: Tensor, masks: list[Tensor]) -> tuple[Tensor, Named]:
         self.tape[:] = masks
         state = parameters | buffers
-        logits = functional_call(self.net, state, (x,))
+        logits = called_with(self.net, state, (x,))
         return logits, {name: state[name] for name in buffers}
 
     def _prepared(self, net: nn.Module) -> nn.Module:
@@ -497,7 +498,7 @@ class OneBatch(Vmapped):
         values: Named = dict(held.named_parameters(remove_duplicate=False))
         values |= {name: value[0] for name, value in held.named_buffers(remove_duplicate=False)}
         self.tape[:] = [mask.flatten(0, 1) for mask in part.masks]
-        logits = functional_call(self.net, values, (part.x.flatten(0, 1),)).unflatten(0, (models, -1))
+        logits = called_with(self.net, values, (part.x.flatten(0, 1),)).unflatten(0, (models, -1))
         trainable: Named = {name: p for name, p in held.named_parameters() if p.requires_grad}
         total = self.objective(logits.float(), part.y, part.weights, trainable)
         found = torch.autograd.grad(total, _trainable(held), allow_unused=True)

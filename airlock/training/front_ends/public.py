@@ -149,8 +149,9 @@ def _public_records(public: DataConfig, split: Split, seed: int) -> Public:
     return split.beside
 
 
-def synthetic_images(shape: tuple[int, ...], seed: int, each: int = _EACH) -> Public:
-    """Images of random shapes in a hundred classes, `each` of them or so; a function of the seed alone."""
+def synthetic_images(shape: tuple[int, ...], seed: int, each: int | None = None) -> Public:
+    """Images of random shapes in a hundred classes, `each` (200) of them or so; a function of the seed alone."""
+    each = each or _EACH
     images, labels = draw_classes(_CLASSES * each, shape, _CLASSES, seed)
     records = Records(images.numpy(), labels.numpy())
     return Public(_NAME, records, _CLASSES, digest(records))

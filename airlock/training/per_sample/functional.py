@@ -11,12 +11,12 @@ import warnings
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from airlock.mechanisms.clipping import Clip, row_squares
 from airlock.training.gradients import Named
 from airlock.training.losses import CROSS_ENTROPY, Loss
-from airlock.training.per_sample.layers import weighted_rows
+from airlock.training.per_sample.layers import called_with, weighted_rows
 from airlock.training.per_sample.people import People
 from airlock.training.per_sample.sums import settle
 
@@ -67,7 +67,7 @@ class FunctionalGradients:
         records = x.reshape(len(y), copies, *x.shape[1:])
 
         def loss(values: Named, record: Tensor, label: Tensor) -> Tensor:
-            logits = functional_call(self.net, values | rest, (record,))
+            logits = called_with(self.net, values | rest, (record,))
             return self.loss(logits, label.expand(copies)).mean()
 
         with warnings.catch_warnings():

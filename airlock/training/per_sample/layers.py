@@ -547,7 +547,7 @@ class AnyRule(Rule):
             inputs, keywords = tree_unflatten(list(leaves), call.structure)
 
             def run(values: Named) -> tuple[Tensor, ...]:
-                out = tree_flatten(functional_call(self.layer, {**rest, **values}, inputs, keywords))[0]
+                out = tree_flatten(called_with(self.layer, {**rest, **values}, inputs, keywords))[0]
                 floats = [t for t in out if isinstance(t, Tensor) and t.is_floating_point()]
                 return tuple(floats[place] for place in wanted)
 
@@ -560,6 +560,28 @@ class AnyRule(Rule):
             warnings.filterwarnings("ignore", "There is a performance drop")  # an operation without a batching rule
             rows = vmap(one, in_dims=dims, randomness="different")(given_back, *given)
         return {name: g.float() for name, g in rows.items()}
+
+
+def called_with(net: nn.Module, values: Named, inputs: Any, keywords: Any = None) -> Any:
+    """What a network gives with these tensors wherever its own of that name are; its own are back on return.
+
+    Buffers that it replaced are replaced in `values`. `functional_call` with tied weights leaves a replacement behind
+    in a module that has two names: it takes and puts back under each, and what it takes under the second is the
+    replacement. Here every module goes by one name.
+    """
+    whole = {**dict(net.named_parameters(remove_duplicate=False)), **dict(net.named_buffers(remove_duplicate=False))}
+    named = {id(whole[name]): name for name in values if name in whole}
+    standing = {
+        f"{prefix}.{name}" if prefix else name: named[id(tensor)]
+        for prefix, module in net.named_modules()
+        for kind in (module.named_parameters, module.named_buffers)
+        for name, tensor in kind(recurse=False, remove_duplicate=False)
+        if id(tensor) in named
+    }
+    instead = {place: values[name] for place, name in standing.items()}
+    found = functional_call(net, instead, inputs, keywords, tie_weights=False)
+    values.update({name: instead[place] for place, name in standing.items()})
+    return found
 
 
 def rule_for(layer: nn.Module, names: tuple[str, ...]) -> Rule:

@@ -89,6 +89,14 @@ def with_dropout(model: int) -> nn.Module:
     return nn.Sequential(nn.Dropout2d(0.1), flatten, drop, one, tanh, drop, two)
 
 
+def twice(model: int) -> nn.Module:
+    """One of its layers is called twice, and has two names."""
+    flatten, _, tanh, last = create("mlp", (1, 8, 8), 10, model).children()
+    torch.manual_seed(model)
+    layer = nn.Linear(64, 64)
+    return nn.Sequential(flatten, layer, tanh, layer, nn.Linear(64, last.out_features))  # type: ignore[arg-type]
+
+
 def still(make: Make) -> Make:
     """Without dropout."""
 
@@ -146,6 +154,7 @@ CASES: dict[str, tuple[Make, tuple[int, ...], Recipe, int]] = {
     "cifar-net": (makes("cifar-net", (3, 32, 32), 10, SEED), (3, 32, 32), FEW, 20),
     "BatchNorm": (built(Normed), (1, 8, 8), SGD, 16),
     "what vmap refuses": (built(Choosy), (1, 8, 8), SGD, 16),
+    "one layer under two names": (twice, (1, 8, 8), SGD, 16),
 }
 MEMBERS = [np.arange(0, 35), np.arange(20, 71), np.arange(70, 102)[::-1].copy()]  # last batches of 3, 3 and 16 of 16
 
@@ -159,7 +168,6 @@ def stacks_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airlock.training.ensembles.stacked._loops_faster", lambda net, device: False)
 
 
-@pytest.mark.parametrize("name", LOOPED_ON_A_CPU)
 class ReadsItsRate(nn.Module):
     """Attention of transformers hands the rate of its dropout on to a kernel, besides calling it."""
 
@@ -180,6 +188,7 @@ def test_a_network_that_reads_the_rate_of_its_dropout_is_stacked_where_that_is_0
     assert isinstance(choose([ReadsItsRate(rate), ReadsItsRate(rate)], (1, 8, 8), CPU), engine)
 
 
+@pytest.mark.parametrize("name", LOOPED_ON_A_CPU)
 def test_convolutions_are_looped_over_on_a_cpu(name: str, caplog: pytest.LogCaptureFixture) -> None:
     make, shape, recipe, batch = CASES[name]
     records = digits(shape=shape)

@@ -94,6 +94,14 @@ def test_every_case_goes_through_book_keeping(case: str) -> None:
     assert close(found, by_loop(net, x, y, 3, clip), nearness(case))
 
 
+def test_a_network_has_its_own_tensors_back_where_one_layer_has_two_names() -> None:
+    make, draw = CASES["conv2d, standardised, called twice"]
+    net, x, y = make(), draw(3), torch.tensor([0, 2, 1])
+    own = dict(net.named_parameters(remove_duplicate=False))
+    FunctionalGradients(net).rows(x, y)
+    assert all(own[name] is p for name, p in net.named_parameters(remove_duplicate=False))
+
+
 @pytest.mark.parametrize("case", NAMED)
 def test_equal_copies_are_one_record(case: str) -> None:
     make, draw = COPIES_CASES[case]
