@@ -16,11 +16,12 @@ from airlock.nets import create
 from airlock.nets.domain import drawn
 from airlock.nets.hugging_face import Tune, merged
 from airlock.nets.registry import tuned
-from airlock.training.per_sample import clipped_sum, use_of
+from airlock.training.per_sample import clipped_sum, engine, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.functional import FunctionalGradients
 from airlock.training.per_sample.layers import AdapterRule, TransposedRule, adapted
 from airlock.training.per_sample.one_by_one import OneByOne
+from airlock.training.per_sample.sealed import USES
 from airlock.training.per_sample.self_check import still
 from tests.tiny_models import IMAGES, OTHERS, shape_of, write
 from tests.training.per_sample.test_leave_one_out import LOT, check, moved
@@ -232,3 +233,22 @@ def test_an_adapter_that_is_more_than_a_product_is_not_taken_for_one(change: str
         layer.lora_A["default"].bias = nn.Parameter(torch.zeros(layer.lora_A["default"].out_features))
     assert not adapted(layer)
     assert not isinstance(BookKeeper(net).rules.get(layer), AdapterRule)
+
+
+def test_texts_of_a_small_lot_are_not_divided_where_that_does_not_pay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By public figures alone; the sum is the same to rounding."""
+    net = make("bert", "lora", tmp_path).eval()
+    assert net.halvings > 0
+    x, y = drawn(net, 9, (8,), 4), torch.arange(9) % CLASSES
+    x[3:, 4:] = 0
+    sums, uses = [], []
+    for worth in (0, 8192):
+        vars(net).pop(USES, None)
+        monkeypatch.setitem(engine._WORTH, "cpu", worth)
+        sums.append(clipped_sum(net, x, y, Clip(0.1), 40.0)[0])
+        uses.append(len(vars(net)[USES]))
+    assert uses == [1 + net.halvings, 1]
+    for name, part in sums[0].items():
+        assert torch.allclose(part, sums[1][name], atol=1e-6), name
