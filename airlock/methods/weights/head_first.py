@@ -11,8 +11,8 @@ against k'·q'²/z'² of the fine-tuning.
 
 The rate follows the rule of `weights`/`head`: noise z on steps that are scaled to clip norm C and expected records N
 leaves about η·√k·z·C/((1-m)·N) on a weight, and η makes this `_NOISE`. Inputs are divided by a public number, about
-the norm that they have for made-up records, and the weights in the end. Share, steps and noise were looked up on the
-public texts of docs/results/text_rates.py.
+the norm that they have for made-up records, and the weights in the end. That it helps was seen on the public texts of
+docs/results/text_rates.py; share and number of steps were tried with one value each.
 """
 
 from __future__ import annotations
