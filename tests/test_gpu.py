@@ -112,8 +112,12 @@ def test_the_engine_equals_a_loop_over_records(case: str, kind: str, exact: None
 
 
 @pytest.mark.parametrize(
-    "shape", [(7, 5, 9, 11), (64, 32, 128, 130), (40, 100, 33, 64), (9, 2, 16, 16), (20, 100, 256, 300)]
-)
+    "shape",
+    [
+        (7, 5, 9, 11), (64, 32, 128, 130), (40, 100, 33, 64), (9, 2, 16, 16), (20, 100, 256, 300), (40, 24, 384, 16),
+        (40, 48, 16, 1536),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("tf32", [False, True])
 def test_kernels_measure_what_they_sum(shape: tuple[int, int, int, int], tf32: bool, exact: None) -> None:
     from airlock.training.per_sample import sum_kernels
@@ -132,6 +136,27 @@ def test_kernels_measure_what_they_sum(shape: tuple[int, int, int, int], tf32: b
         alone[record] = 1
         formed = sum_kernels.product_sum(alone, a, b).square().sum()
         assert 0.9 * measured[record] <= formed <= measured[record] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(20, 24, 384, 16), (20, 48, 16, 1536), (20, 32, 128, 130), (20, 100, 64, 64)])
+@pytest.mark.parametrize("tf32", [False, True])
+def test_what_is_summed_is_no_longer_than_measured_where_nearly_all_of_it_cancels(
+    shape: tuple[int, int, int, int], tf32: bool, exact: None
+) -> None:
+    """Then rounding is what is left, and norm and sum may round in different orders."""
+    from airlock.training.per_sample import sum_kernels
+
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    records, places, into, out = shape
+    a, b = torch.randn(records, places // 2, into, device=GPU), torch.randn(records, places // 2, out, device=GPU)
+    a, b = torch.cat([a, a], 1), torch.cat([b, -b * (1 + 1e-4)], 1)
+    order = torch.randperm(places, device=GPU)
+    a, b = a[:, order].contiguous(), b[:, order].contiguous()
+    measured, _, _ = sum_kernels.product_squares(a, b, 2.0**-16)
+    for record in range(records):
+        alone = torch.zeros(records, dtype=torch.float64, device=GPU)
+        alone[record] = 1
+        assert sum_kernels.product_sum(alone, a, b).square().sum() <= measured[record] * (1 + 2.0**-16)
 
 
 @pytest.mark.parametrize("shape", [(5, 9, 11), (32, 128, 130), (70, 33, 64), (2, 16, 16)])

@@ -5,15 +5,19 @@ sums of gradients g = Σ_t b_t a_tᵀ that are never written to memory. The sum 
 float32 (or TF32) and adds it up over the records in float64: a record's contribution is a row of numbers that depends
 on it alone.
 
-Its norm is that of the same row, formed a second time in the same order; or, with at most 128 positions and where that
-is cheaper, it follows from Gram matrices of the same rounded numbers, which add up 64 of them at a time in float32 and
-the rest in float64. Then ĝ, what is summed, is not exactly g. With A = ‖a‖ ‖b‖, ‖ĝ − g‖ ≤ γ A, and the squared norm
+Its norm is that of the same row, formed a second time in the same order; or, where one side is narrow, of the row as
+other threads form it, which may round otherwise; or, with at most 128 positions and where that is cheaper, it follows
+from Gram matrices of the same rounded numbers, which add up 64 of them at a time in float32 and the rest in float64.
+In the last two cases ĝ, what is summed, is not exactly g. With A = ‖a‖ ‖b‖, ‖ĝ − g‖ ≤ γ A, and the squared norm
 from Gram matrices is off by at most δ A². A matrix unit adds eight products to a sum at a time, and of each of these
 nine numbers it may lose 2^-24 of the largest: γ ≤ 16 · 9 · 2^-24 for 128 positions, and δ ≤ 2 · 8 · 9 · 2^-24 for 64
 numbers in a row. (One by one, in plain float32: γ ≤ 128 · 2^-24, δ ≤ 2 · 64 · 2^-24.) 2^-16 A² is added to the square,
 of which m A² with m ≥ 112 · 2^-24 is left. By Cauchy and Schwarz, over all layers together,
 
     ‖ĝ‖ ≤ ‖g‖ + γ A ≤ √(1 + γ²/m) · √(‖g‖² + m A²) ≤ (1 + 2^-17) · the norm by which it is clipped.
+
+A row that other threads form is as far from g again, so that γ counts twice; it has at most 64 positions, for which γ is
+half of that, and all of 2^-16 A² is left: the same bound holds.
 
 Squares of numbers below 2^-62 may vanish in float32, so the kernels also say what the largest number is on each side
 (`product_squares`).
@@ -103,21 +107,26 @@ def _norm_kernel(
 @triton.jit
 def _small_norm_kernel(
     a, b, out, most, RECORDS, T, INTO, OUTOF, TILES, OUT: tl.constexpr, IN: tl.constexpr, AT: tl.constexpr,
-    ROUNDS: tl.constexpr, PRECISION: tl.constexpr,
+    ROUNDS: tl.constexpr, PRECISION: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
-    """All tiles of one record's gradient, one after another, and the largest numbers of its two sides."""
+    """All tiles of one record's gradient, one after another, and the sizes and largest numbers of its two sides."""
     record = tl.program_id(0).to(tl.int64)
     found, most_a, most_b = tl.zeros((), tl.float64), tl.zeros((), tl.float32), tl.zeros((), tl.float32)
-    t = tl.arange(0, AT)
+    of_a, of_b = tl.zeros((), tl.float64), tl.zeros((), tl.float64)
+    across, t = tl.cdiv(INTO, IN), tl.arange(0, AT)
     for number in range(0, TILES):
         o, i = _places(number, INTO, OUT, IN)
         tile = _row_tile(a, b, record, o, i, T, INTO, OUTOF, OUT, IN, AT, ROUNDS, PRECISION)
         found += tl.sum(tl.sum(tile * tile, 1), 0).to(tl.float64)
         for part in tl.static_range(ROUNDS):
             places = part * AT + t
-            most_a = tl.maximum(most_a, tl.max(tl.max(tl.abs(_taken(a, record, places, i, T, INTO)), 1), 0))
-            most_b = tl.maximum(most_b, tl.max(tl.max(tl.abs(_taken(b, record, places, o, T, OUTOF)), 1), 0))
-    tl.store(out + record, found)
+            into, given = _taken(a, record, places, i, T, INTO), _taken(b, record, places, o, T, OUTOF)
+            most_a = tl.maximum(most_a, tl.max(tl.max(tl.abs(into), 1), 0))
+            most_b = tl.maximum(most_b, tl.max(tl.max(tl.abs(given), 1), 0))
+            square_a, square_b = tl.sum(tl.sum(into * into, 1), 0), tl.sum(tl.sum(given * given, 1), 0)
+            of_a += tl.where(number < across, square_a, 0.0).to(tl.float64)  # each part of a side once
+            of_b += tl.where(number % across == 0, square_b, 0.0).to(tl.float64)
+    tl.store(out + record, found + FLOOR * of_a * of_b)
     tl.store(most + record, most_a)
     tl.store(most + RECORDS + record, most_b)
 
@@ -226,14 +235,14 @@ def product_squares(a: Tensor, b: Tensor, floor: float) -> tuple[Tensor, Tensor,
     Args:
         a: (records, T, in).
         b: (records, T, out).
-        floor: What is added if Gram matrices are used; nothing is added if the gradient is formed.
+        floor: What is added unless the gradient is formed exactly as `product_sum` forms it.
     """
     a, b = a.contiguous(), b.contiguous()
     sizes, tiles, shape = _sizes(a, b)
     most = torch.empty((2, len(a)), dtype=torch.float32, device=a.device)
     if narrow(*sizes):
-        out, whole = torch.empty(len(a), dtype=torch.float64, device=a.device), {**shape, "num_warps": 1}
-        whole.pop("STAGES")
+        out = torch.empty(len(a), dtype=torch.float64, device=a.device)
+        whole = {key: value for key, value in shape.items() if key != "STAGES"} | {"FLOOR": floor, "num_warps": 1}
         _small_norm_kernel[(len(a),)](a, b, out, most, len(a), *sizes, tiles, **whole)
         return out, most[0], most[1]
     if by_gram(*sizes):
