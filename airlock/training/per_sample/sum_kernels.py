@@ -16,8 +16,8 @@ of which m A² with m ≥ 112 · 2^-24 is left. By Cauchy and Schwarz, over all 
 
     ‖ĝ‖ ≤ ‖g‖ + γ A ≤ √(1 + γ²/m) · √(‖g‖² + m A²) ≤ (1 + 2^-17) · the norm by which it is clipped.
 
-A row that other threads form is as far from g again, so that γ counts twice; it has at most 64 positions, for which γ is
-half of that, and all of 2^-16 A² is left: the same bound holds.
+A row that other threads form is as far from g again, so that γ counts twice; it has at most 64 positions, for which γ
+is half of that, and all of 2^-16 A² is left: the same bound holds.
 
 Squares of numbers below 2^-62 may vanish in float32, so the kernels also say what the largest number is on each side
 (`product_squares`).
